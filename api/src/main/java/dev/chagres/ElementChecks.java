@@ -23,7 +23,7 @@ final class ElementChecks {
                 DType.FLOAT8_E4M3,
                 DType.FLOAT8_E5M2);
 
-        private final ValueLayout layout;
+        final ValueLayout layout;
         private final String expected;
         private final Set<DType> types;
 
@@ -31,10 +31,6 @@ final class ElementChecks {
             this.layout = layout;
             this.expected = expected;
             this.types = Set.of(types);
-        }
-
-        ValueLayout layout() {
-            return layout;
         }
 
         /** Checks that a tensor has such elements. */

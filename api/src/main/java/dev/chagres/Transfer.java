@@ -80,7 +80,7 @@ final class Transfer {
         elements.ensureIn(tensor);
         int count = Array.getLength(Given.given("values", values));
         ElementChecks.ensureCount(tensor, count);
-        send(tensor, stream, host -> MemorySegment.copy(values, 0, host, elements.layout(), 0, count));
+        send(tensor, stream, host -> MemorySegment.copy(values, 0, host, elements.layout, 0, count));
     }
 
     /** Waits and returns an array, which {@code make} makes, of the elements of a tensor. */
@@ -88,7 +88,7 @@ final class Transfer {
         elements.ensureIn(tensor);
         int count = arrayLength(tensor);
         A values = make.apply(count);
-        receive(tensor, stream, host -> MemorySegment.copy(host, elements.layout(), 0, values, 0, count));
+        receive(tensor, stream, host -> MemorySegment.copy(host, elements.layout, 0, values, 0, count));
         return values;
     }
 

@@ -19,11 +19,11 @@ import java.util.List;
  * <p>Threading: the device's thread.
  */
 final class FixedInputs implements AutoCloseable {
-    private final StepBucket bucket;
+    final StepBucket bucket;
     private final Scope scope;
     private final FixedMemory memory;
     private final List<CuSeqlens> cuSeqlens = new ArrayList<>();
-    private final List<ModelInput> microBatches;
+    final List<ModelInput> microBatches;
 
     FixedInputs(StepBucket bucket, FixedMemory memory) {
         this.bucket = bucket;
@@ -88,10 +88,6 @@ final class FixedInputs implements AutoCloseable {
         }
     }
 
-    StepBucket bucket() {
-        return bucket;
-    }
-
     /** Returns INT32 [2, capacity]: ids, then labels. */
     Tensor tokens(int microBatch) {
         return memory.tokens(microBatch);
@@ -110,10 +106,6 @@ final class FixedInputs implements AutoCloseable {
     void setOffsets(int microBatch, MemorySegment source) {
         cuSeqlens.get(microBatch).set(source);
         microBatches.get(microBatch).sequences().follow();
-    }
-
-    List<ModelInput> microBatches() {
-        return microBatches;
     }
 
     @Override

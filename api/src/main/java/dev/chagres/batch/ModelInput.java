@@ -71,7 +71,7 @@ public final class ModelInput {
      * @throws IllegalStateException where this is not one of a {@link StepGraph}'s
      */
     public Tensor deviceShare() {
-        return ofDevice().share();
+        return ofDevice().share;
     }
 
     /**
@@ -107,7 +107,7 @@ public final class ModelInput {
 
     /** The share of a micro-batch on the device, and its product with a loss scale. */
     static final class DeviceShare implements AutoCloseable {
-        private final Tensor share;
+        final Tensor share;
         private final Tensor scaled;
         /** The flag that the kernel sets for a share that is not finite, which never happens. */
         private final Tensor infinite;
@@ -119,10 +119,6 @@ public final class ModelInput {
             this.scaled = scaled;
             this.infinite = infinite;
             lists = TensorLists.of(new Tensor[] {share}, new Tensor[] {scaled});
-        }
-
-        Tensor share() {
-            return share;
         }
 
         /** Enqueues the product with the present scale of {@code scaler}, and returns it. */

@@ -189,7 +189,7 @@ public final class StepGraph implements AutoCloseable {
             }
         }
         uploads.advance();
-        return present.inputs.microBatches();
+        return present.inputs.microBatches;
     }
 
     private void ensureOutside(String call) {
@@ -215,7 +215,7 @@ public final class StepGraph implements AutoCloseable {
             graph.launch();
             replayed++;
         } else {
-            step.enqueue(present.inputs.microBatches());
+            step.enqueue(present.inputs.microBatches);
             // A measured step uses other kernels for casts: the kernels of a capture may not be built yet.
             present.ran |= !measures;
             enqueued++;
@@ -239,7 +239,7 @@ public final class StepGraph implements AutoCloseable {
         try {
             present.graph = pass.stream().capture(() -> {
                 present.capture = Inside.capture(pass.stream());
-                step.enqueue(present.inputs.microBatches());
+                step.enqueue(present.inputs.microBatches);
             });
         } catch (CaptureException | NativeException refused) {
             present.capture = null;

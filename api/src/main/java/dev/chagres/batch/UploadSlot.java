@@ -219,10 +219,10 @@ final class UploadSlot implements AutoCloseable {
         stream.await(copied);
         target.shares().copyFrom(stream, deviceShares);
         for (int i = 0; i < microBatches; i++) {
-            pad(i, target.bucket());
+            pad(i, target.bucket);
             target.tokens(i).copyFrom(stream, staged[i]);
             target.setOffsets(i, offsets[i]);
-            target.microBatches().get(i).set(shares[i], microBatches - 1 - i);
+            target.microBatches.get(i).set(shares[i], microBatches - 1 - i);
         }
         brought.record(stream);
     }

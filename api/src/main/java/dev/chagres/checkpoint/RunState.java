@@ -397,7 +397,7 @@ public final class RunState {
         return new ShardedState(
                 parameters,
                 present,
-                tensors.world(),
+                tensors.world,
                 tensors.of(optimizer == null ? List.of() : optimizer.vectors()),
                 State.of(own, further()));
     }

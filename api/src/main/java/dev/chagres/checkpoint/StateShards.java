@@ -47,7 +47,8 @@ final class StateShards {
     private final Strategy strategy;
     private final Parameters parameters;
     private final MeshShape shape;
-    private final Communicator world;
+    /** The communicator of all ranks. */
+    final Communicator world;
     /** Null where ranks have neither stages nor parts of layers. */
     private final @Nullable Mesh mesh;
 
@@ -78,11 +79,6 @@ final class StateShards {
             all = plan.whole().groups().values().stream().flatMap(List::stream).toList();
             stages = plan::ranksOf;
         }
-    }
-
-    /** Returns the communicator of all ranks. */
-    Communicator world() {
-        return world;
     }
 
     /**

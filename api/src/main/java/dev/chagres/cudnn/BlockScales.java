@@ -63,7 +63,7 @@ public final class BlockScales {
         op.reads(Cudnn.CUDNN_ATTR_OPERATION_BLOCK_SCALE_QUANTIZE_XDESC(), x)
                 .writes(Cudnn.CUDNN_ATTR_OPERATION_BLOCK_SCALE_QUANTIZE_YDESC(), y)
                 .writes(Cudnn.CUDNN_ATTR_OPERATION_BLOCK_SCALE_QUANTIZE_SCALE_DESC(), scale)
-                .description()
+                .description
                 .type(Cudnn.CUDNN_ATTR_OPERATION_BLOCK_SCALE_QUANTIZE_MATH_PREC(), graph.compute())
                 .integers(Cudnn.CUDNN_ATTR_OPERATION_BLOCK_SCALE_QUANTIZE_BLOCK_SIZE(), block);
         graph.add(op.build().needsCapability(BLACKWELL));
@@ -102,7 +102,7 @@ public final class BlockScales {
         op.reads(Cudnn.CUDNN_ATTR_OPERATION_BLOCK_SCALE_DEQUANTIZE_XDESC(), x)
                 .reads(Cudnn.CUDNN_ATTR_OPERATION_BLOCK_SCALE_DEQUANTIZE_SCALE_DESC(), scale)
                 .writes(Cudnn.CUDNN_ATTR_OPERATION_BLOCK_SCALE_DEQUANTIZE_YDESC(), y)
-                .description()
+                .description
                 .type(Cudnn.CUDNN_ATTR_OPERATION_BLOCK_SCALE_DEQUANTIZE_MATH_PREC(), graph.compute())
                 .integers(Cudnn.CUDNN_ATTR_OPERATION_BLOCK_SCALE_DEQUANTIZE_BLOCK_SIZE(), blocks);
         graph.add(op.build().needsCapability(BLACKWELL));

@@ -20,7 +20,7 @@ import java.util.List;
 final class CudnnHandle implements AutoCloseable {
     static final DeviceState.Attachment<CudnnHandle> OF_DEVICE = new DeviceState.Attachment<>(CudnnHandle::new);
 
-    private final long handle;
+    final long handle;
     private final List<ExecutionPlan> plans = new ArrayList<>();
 
     private CudnnHandle(DeviceState device) {
@@ -28,10 +28,6 @@ final class CudnnHandle implements AutoCloseable {
         device.ensureThreadNotCapturing("plan");
         Status.cudnn(Cudnn.cudnnCreate(device.out()), "cudnnCreate");
         handle = device.out().get(ValueLayout.JAVA_LONG, 0);
-    }
-
-    long handle() {
-        return handle;
     }
 
     void add(ExecutionPlan plan) {

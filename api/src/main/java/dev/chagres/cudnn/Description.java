@@ -14,7 +14,9 @@ import java.util.function.Consumer;
  * <p>Threading: immutable once its graph is built.
  */
 final class Description {
-    private final int type;
+    /** The type of the descriptor. */
+    final int type;
+
     private final List<Setting> settings = new ArrayList<>();
     /** What was set, for {@link #toString}. */
     private final StringBuilder text = new StringBuilder();
@@ -26,11 +28,6 @@ final class Description {
 
     Description(int type) {
         this.type = type;
-    }
-
-    /** Returns the type of the descriptor. */
-    int type() {
-        return type;
     }
 
     private Description with(int name, Object value, Setting setting) {

@@ -23,7 +23,8 @@ final class EngineChoice {
     private final PlanOptions options;
     private final long handle;
     private final BackendDescriptor graph;
-    private final List<String> reasons = new ArrayList<>();
+    /** Why engines were not taken. */
+    final List<String> reasons = new ArrayList<>();
 
     EngineChoice(PlanOptions options, long handle, BackendDescriptor graph) {
         this.options = options;
@@ -48,11 +49,6 @@ final class EngineChoice {
         public void close() {
             Closing.newestFirst(new ArrayList<>(descriptors));
         }
-    }
-
-    /** Returns why engines were not taken. */
-    List<String> reasons() {
-        return reasons;
     }
 
     /** Adds why an engine was not taken. */

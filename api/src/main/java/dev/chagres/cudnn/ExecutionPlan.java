@@ -88,7 +88,7 @@ public final class ExecutionPlan implements AutoCloseable {
     private void read(String json) {
         BackendDescriptor made =
                 kept(BackendDescriptor.make(Cudnn.CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR(), "plan that is read"));
-        made.longs(Cudnn.CUDNN_ATTR_EXECUTION_PLAN_HANDLE(), Cudnn.CUDNN_TYPE_HANDLE(), handle.handle())
+        made.longs(Cudnn.CUDNN_ATTR_EXECUTION_PLAN_HANDLE(), Cudnn.CUDNN_TYPE_HANDLE(), handle.handle)
                 .characters(
                         Cudnn.CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION(),
                         json.getBytes(StandardCharsets.ISO_8859_1))
@@ -151,14 +151,14 @@ public final class ExecutionPlan implements AutoCloseable {
         BackendDescriptor described = kept(BackendDescriptor.make(
                 Cudnn.CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR(), "graph " + ForeignText.quoted(graph.name())));
         described
-                .longs(Cudnn.CUDNN_ATTR_OPERATIONGRAPH_HANDLE(), Cudnn.CUDNN_TYPE_HANDLE(), handle.handle())
+                .longs(Cudnn.CUDNN_ATTR_OPERATIONGRAPH_HANDLE(), Cudnn.CUDNN_TYPE_HANDLE(), handle.handle)
                 .descriptors(Cudnn.CUDNN_ATTR_OPERATIONGRAPH_OPS(), operations)
                 .complete();
-        EngineChoice choice = new EngineChoice(options, handle.handle(), described);
+        EngineChoice choice = new EngineChoice(options, handle.handle, described);
         EngineChoice.Chosen chosen = options.choices() == null
                 ? choice.choose(1).stream().findFirst().orElse(null)
                 : measured(choice, options, options.choices());
-        refused = List.copyOf(choice.reasons());
+        refused = List.copyOf(choice.reasons);
         if (chosen == null) {
             throw new UnsupportedGraphException(
                     "graph " + ForeignText.quoted(graph.name()) + ": no engine of cuDNN computes it within " + options

@@ -101,7 +101,7 @@ final class Layouts {
             dims[axis] += input.dim(axis);
         }
         GraphTensor y = op.result("", first.type(), dims, GraphTensor.ordered(dims, first));
-        op.description().longs(Cudnn.CUDNN_ATTR_OPERATION_CONCAT_AXIS(), axis);
+        op.description.longs(Cudnn.CUDNN_ATTR_OPERATION_CONCAT_AXIS(), axis);
         op.reads(Cudnn.CUDNN_ATTR_OPERATION_CONCAT_INPUT_DESCS(), List.of(inputs))
                 .writes(Cudnn.CUDNN_ATTR_OPERATION_CONCAT_OUTPUT_DESC(), y)
                 .add();

@@ -82,7 +82,7 @@ final class Norms {
         GraphTensor dx = op.result(x.dims(), x);
         GraphTensor dscale = op.result(".dscale", scale.dims(), scale);
         GraphTensor dbias = mean == null ? null : op.result(".dbias", scale.dims(), scale);
-        op.description().integer(Cudnn.CUDNN_ATTR_OPERATION_NORM_BWD_MODE(), Cudnn.CUDNN_TYPE_NORM_MODE(), mode.code());
+        op.description.integer(Cudnn.CUDNN_ATTR_OPERATION_NORM_BWD_MODE(), Cudnn.CUDNN_TYPE_NORM_MODE(), mode.code());
         op.reads(Cudnn.CUDNN_ATTR_OPERATION_NORM_BWD_DYDESC(), dy)
                 .reads(Cudnn.CUDNN_ATTR_OPERATION_NORM_BWD_XDESC(), x)
                 .reads(Cudnn.CUDNN_ATTR_OPERATION_NORM_BWD_SCALE_DESC(), scale)
@@ -114,7 +114,7 @@ final class Norms {
             GraphTensor y,
             @Nullable GraphTensor bias,
             float epsilon) {
-        op.description()
+        op.description
                 .integer(Cudnn.CUDNN_ATTR_OPERATION_NORM_FWD_MODE(), Cudnn.CUDNN_TYPE_NORM_MODE(), mode.code())
                 .integer(Cudnn.CUDNN_ATTR_OPERATION_NORM_FWD_PHASE(), Cudnn.CUDNN_TYPE_NORM_FWD_PHASE(), phase);
         return op.reads(Cudnn.CUDNN_ATTR_OPERATION_NORM_FWD_XDESC(), x)

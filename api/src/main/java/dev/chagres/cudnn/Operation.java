@@ -53,7 +53,7 @@ record Operation(
     }
 
     boolean isPointwise() {
-        return description.type() == Cudnn.CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR();
+        return description.type == Cudnn.CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR();
     }
 
     /** Adds the descriptors of this operation to {@code made}, and returns the operation's own, the last of them. */

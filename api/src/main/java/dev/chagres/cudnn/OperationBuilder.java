@@ -13,7 +13,9 @@ final class OperationBuilder {
     private final GraphBuilder graph;
     private final String kind;
     private final String name;
-    private final Description description;
+    /** What cuDNN is told beside the tensors. */
+    final Description description;
+
     private final List<GraphTensor> reads = new ArrayList<>();
     private final List<GraphTensor> writes = new ArrayList<>();
     private @Nullable Description detail;
@@ -74,11 +76,6 @@ final class OperationBuilder {
     /** Adds a number that the operation reads. */
     GraphTensor scalar(String part, int rank, float value) {
         return graph.scalar(name + part, rank, value);
-    }
-
-    /** Returns what cuDNN is told beside the tensors. */
-    Description description() {
-        return description;
     }
 
     /** Says what is read, if there is one. */

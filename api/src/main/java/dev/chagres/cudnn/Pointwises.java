@@ -45,10 +45,10 @@ final class Pointwises {
                 : Cudnn.CUDNN_ATTR_OPERATION_POINTWISE_YDESC();
         op.writes(result, y);
         if (config.alpha1() != 1) {
-            op.description().single(Cudnn.CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1(), config.alpha1());
+            op.description.single(Cudnn.CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1(), config.alpha1());
         }
         if (config.alpha2() != 1) {
-            op.description().single(Cudnn.CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2(), config.alpha2());
+            op.description.single(Cudnn.CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2(), config.alpha2());
         }
         op.detail(Cudnn.CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR(), detail(graph, mode, config))
                 .add();

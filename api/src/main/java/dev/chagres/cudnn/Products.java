@@ -95,7 +95,7 @@ final class Products {
         }
         long[] dims = {1, rows, weights.dim(2)};
         GraphTensor y = op.result("", graph.intermediate(), dims, GraphTensor.rowMajor(dims));
-        op.description()
+        op.description
                 .integer(
                         Cudnn.CUDNN_ATTR_OPERATION_MOE_GROUPED_MATMUL_MODE(),
                         Cudnn.CUDNN_TYPE_MOE_GROUPED_MATMUL_MODE(),

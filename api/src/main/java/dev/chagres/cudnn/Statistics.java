@@ -79,7 +79,7 @@ public final class Statistics {
         long[] dims = channels(op, x);
         GraphTensor sum = result(op, ".sum", dims);
         GraphTensor squares = result(op, ".squares", dims);
-        op.description()
+        op.description
                 .integer(
                         Cudnn.CUDNN_ATTR_OPERATION_GENSTATS_MODE(),
                         Cudnn.CUDNN_TYPE_GENSTATS_MODE(),
@@ -123,7 +123,7 @@ public final class Statistics {
         GraphTensor invStd = result(op, ".invStd", dims);
         GraphTensor eqScale = result(op, ".eqScale", dims);
         GraphTensor eqBias = result(op, ".eqBias", dims);
-        op.description()
+        op.description
                 .integer(
                         Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_STATS_MODE(),
                         Cudnn.CUDNN_TYPE_BN_FINALIZE_STATS_MODE(),
@@ -181,7 +181,7 @@ public final class Statistics {
         GraphTensor eqDyScale = result(op, ".eqDyScale", dims);
         GraphTensor eqXScale = result(op, ".eqXScale", dims);
         GraphTensor eqBias = result(op, ".eqBias", dims);
-        op.description().type(Cudnn.CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MATH_PREC(), graph.compute());
+        op.description.type(Cudnn.CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MATH_PREC(), graph.compute());
         op.reads(Cudnn.CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DY_DESC(), dy)
                 .reads(Cudnn.CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_X_DESC(), x)
                 .reads(Cudnn.CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MEAN_DESC(), mean)

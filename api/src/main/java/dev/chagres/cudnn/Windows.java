@@ -116,7 +116,7 @@ final class Windows {
                 op.reads(names[1 + i], all[i]);
             }
         }
-        op.description().single(names[4], 1).single(names[5], 0);
+        op.description.single(names[4], 1).single(names[5], 0);
         Description detail = new Description(Cudnn.CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR())
                 .type(Cudnn.CUDNN_ATTR_CONVOLUTION_COMP_TYPE(), graph.compute())
                 .integer(
@@ -150,7 +150,7 @@ final class Windows {
         op.reads(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_FWD_XDESC(), x)
                 .writes(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_FWD_YDESC(), y)
                 .detail(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_FWD_DESC(), detail(graph, config))
-                .description()
+                .description
                 .number(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_FWD_ALPHA(), 1)
                 .number(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_FWD_BETA(), 0);
         op.add();
@@ -180,7 +180,7 @@ final class Windows {
         }
         GraphTensor dx = op.result(dims.clone(), dy);
         op.writes(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_BWD_DXDESC(), dx)
-                .description()
+                .description
                 .number(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_BWD_ALPHA(), 1)
                 .number(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_BWD_BETA(), 0);
         op.detail(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_BWD_DESC(), detail(graph, config))

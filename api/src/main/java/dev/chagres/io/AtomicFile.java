@@ -74,7 +74,7 @@ public final class AtomicFile implements AutoCloseable {
             Path whole = Files.isSymbolicLink(name) ? name.toRealPath() : name;
             Path part = part(whole);
             PartFileLock locked = PartFileLock.open(name, part);
-            return new AtomicFile(name, whole, part, locked.channel(), locked);
+            return new AtomicFile(name, whole, part, locked.channel, locked);
         } catch (IOException e) {
             throw FileProblems.unwritable(name, e);
         }

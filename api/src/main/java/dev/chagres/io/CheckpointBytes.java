@@ -41,7 +41,8 @@ final class CheckpointBytes implements Closeable {
     private final Manifest manifest;
     private final ReadFolder held;
     private final Map<String, FileChannel> channels = new HashMap<>();
-    private final List<Header.Entry> entries = new ArrayList<>();
+    /** Tensors, then numbers. */
+    final List<Header.Entry> entries = new ArrayList<>();
     /** What begins at each place. */
     private final NavigableMap<Long, Piece> pieces = new TreeMap<>();
 
@@ -186,11 +187,6 @@ final class CheckpointBytes implements Closeable {
 
     Map<String, String> metadata() {
         return manifest.metadata();
-    }
-
-    /** Returns tensors, then numbers. */
-    List<Header.Entry> entries() {
-        return entries;
     }
 
     /** Reads some bytes from {@code position} on; -1 if there are no more. */

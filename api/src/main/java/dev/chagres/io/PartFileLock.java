@@ -36,7 +36,7 @@ final class PartFileLock implements Closeable {
     private static final int PROCESS = 4;
     private static final int FILE = 5;
 
-    private final FileChannel channel;
+    final FileChannel channel;
     private final Path own;
 
     private PartFileLock(FileChannel channel, Path own) {
@@ -60,10 +60,6 @@ final class PartFileLock implements Closeable {
             ProcessFiles.remove(own);
             throw e;
         }
-    }
-
-    FileChannel channel() {
-        return channel;
     }
 
     /** Closes the part, which another writer may then open. */

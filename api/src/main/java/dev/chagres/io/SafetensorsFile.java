@@ -92,7 +92,7 @@ public final class SafetensorsFile implements AutoCloseable {
         data = MemorySegment.NULL;
         metadata = Collections.unmodifiableMap(folder.metadata());
         Map<String, SafetensorsEntry> byName = new LinkedHashMap<>();
-        folder.entries().forEach(entry -> byName.put(entry.name(), new SafetensorsEntry(this, entry, null)));
+        folder.entries.forEach(entry -> byName.put(entry.name(), new SafetensorsEntry(this, entry, null)));
         entries = Collections.unmodifiableMap(byName);
         arena = Arena.ofShared();
         trace = Leaks.opened("checkpoint " + path);

@@ -34,7 +34,9 @@ final class PeerStatus implements AutoCloseable {
     }
 
     private final int own;
-    private final int count;
+    /** How many ranks there were at first. */
+    final int count;
+
     private final ScopedLock lock = new ScopedLock();
     private final Condition changed = lock.newCondition();
     private final ExecutorService telling = Executors.newSingleThreadExecutor(
@@ -58,11 +60,6 @@ final class PeerStatus implements AutoCloseable {
         this.own = own;
         this.count = count;
         members = IntStream.range(0, count).boxed().collect(Collectors.toCollection(TreeSet::new));
-    }
-
-    /** Returns how many ranks there were at first. */
-    int count() {
-        return count;
     }
 
     void answering(Function<String, PeerProgress> called) {

@@ -42,7 +42,7 @@ final class StoreClient implements AutoCloseable {
     /** Who is to blame, by the store. */
     private record Answer(int number, List<Integer> ranks) {}
 
-    private final int keeper;
+    final int keeper;
     private final StoreMessages store;
     private final PeerStatus news;
     private final OnEnd onEnd;
@@ -227,10 +227,10 @@ final class StoreClient implements AutoCloseable {
                 // If the store has ended meanwhile, its earlier messages must still be read.
                 say(StoreMessages.Kind.ANSWER, message.number(), StoreMessages.bytes(where));
             }
-            case ANSWER -> answered.add(new Answer(message.number(), HangQuery.ranks(message.text(), news.count())));
-            case CALL -> heard(HangQuery.checked(message.number(), news.count()), message.text());
+            case ANSWER -> answered.add(new Answer(message.number(), HangQuery.ranks(message.text(), news.count)));
+            case CALL -> heard(HangQuery.checked(message.number(), news.count), message.text());
             case WAIT -> waited = System.nanoTime();
-            case DECIDED -> news.decided(ShrinkDecision.of(message.bytes(), news.count()));
+            case DECIDED -> news.decided(ShrinkDecision.of(message.bytes(), news.count));
             default -> {
                 // The store sends no other messages after its welcome.
             }
@@ -247,10 +247,6 @@ final class StoreClient implements AutoCloseable {
                 fail(rank, why);
             }
         }
-    }
-
-    int keeper() {
-        return keeper;
     }
 
     /** If the rank that keeps the store does not answer in time, it is the one at fault. */

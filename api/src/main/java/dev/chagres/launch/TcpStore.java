@@ -298,7 +298,7 @@ final class TcpStore implements AutoCloseable, PeerAgreement {
             server.agree(proposal);
             return news.awaitDecision(before, Long.MAX_VALUE / 1_000_000);
         }
-        if (present == null || present.keeper() != rank) {
+        if (present == null || present.keeper != rank) {
             StoreMessages store = proposal.missed().contains(rank)
                     ? null
                     : StoreClient.reach(environment, welcome.addresses().get(rank), server.hello());

@@ -41,7 +41,7 @@ final class AttentionBranch extends HeadsBranch {
     /** Of this rank's heads. */
     private final AttentionConfig config;
 
-    private final Linear qkv;
+    final Linear qkv;
     private final DotProductAttention attention;
     /** Null if query, key and value stay in one buffer. */
     private final @Nullable UnpackedQkv separate;
@@ -89,10 +89,6 @@ final class AttentionBranch extends HeadsBranch {
         int keyHeads = this.config.keyHeads();
         exchange = HeadAllToAll.of(plan, config.headDim(), heads, keyHeads, keyHeads);
         attendedExchange = HeadAllToAll.of(plan, config.headDim(), heads);
-    }
-
-    Linear qkv() {
-        return qkv;
     }
 
     @Override

@@ -94,7 +94,7 @@ record AttentionCalls(AttentionConfig config, AttentionProblems problems, ScoreM
             case TILED -> {
                 FusedScoreMods.clear(tensors);
                 place(record.place, sequences);
-                Attention.forward(problem, tensors, record.applied.scores(), record.place, pass.stream());
+                Attention.forward(problem, tensors, record.applied.scores, record.place, pass.stream());
             }
         }
         record.query.set(q);
@@ -131,7 +131,7 @@ record AttentionCalls(AttentionConfig config, AttentionProblems problems, ScoreM
             case TILED -> {
                 Tensor delta = temporary.like(record.statistics.get());
                 rules.prepareGradients(record.applied, pass);
-                Attention.backward(problem, tensors, record.applied.scores(), record.place, delta, pass.stream());
+                Attention.backward(problem, tensors, record.applied.scores, record.place, delta, pass.stream());
             }
         }
         rules.addGradients(record.applied, pass);

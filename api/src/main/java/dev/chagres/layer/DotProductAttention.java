@@ -135,7 +135,7 @@ public final class DotProductAttention implements Named {
 
     /** Returns the learnable sinks of the softmax, FLOAT32 [h]; null where there are none. */
     public @Nullable Parameter sinks() {
-        return rules.sinks();
+        return rules.sinks;
     }
 
     /** Returns whether backward computes gradients other than those of query, key and value. */

@@ -97,11 +97,11 @@ record FusedScoreMods(AttentionConfig config, ScoreMods rules, AttentionProblems
 
     /** Names what a forward call of cuDNN's kernels reads beside query, key and value. */
     void apply(ScoreMods.Applied applied, AttentionTensors tensors, Pass pass) {
-        tensors.bias(rules.biasType().isTensor() ? applied.scores().bias() : null);
+        tensors.bias(rules.biasType().isTensor() ? applied.scores.bias() : null);
         Tensor offset = switch (config.softmaxType()) {
             case VANILLA -> null;
             case OFF_BY_ONE -> zeros(pass);
-            case LEARNABLE -> aligned(applied.scores().sinks(), pass);
+            case LEARNABLE -> aligned(applied.scores.sinks(), pass);
         };
         tensors.softmaxOffset(offset);
         applied.offset(offset);
@@ -127,13 +127,13 @@ record FusedScoreMods(AttentionConfig config, ScoreMods rules, AttentionProblems
     void prepareGradients(ScoreMods.Applied applied, AttentionTensors tensors, Pass pass) {
         rules.prepareGradients(applied, pass);
         Tensor bias = tensors.bias();
-        Tensor biasGradient = applied.scores().biasGradient();
+        Tensor biasGradient = applied.scores.biasGradient();
         tensors.biasGradient(
                 bias == null || biasGradient != null
                         ? biasGradient
                         : pass.temporary().like(bias));
         Tensor offset = tensors.softmaxOffset();
-        Tensor sinksGradient = applied.scores().sinksGradient();
+        Tensor sinksGradient = applied.scores.sinksGradient();
         tensors.softmaxOffsetGradient(
                 offset == null || sinksGradient != null
                         ? sinksGradient

@@ -77,10 +77,10 @@ final class LinearProducts {
             quantizedProduct(x.rowwise(), Product.FORWARD, added, term, present, pass);
         }
         LowRankAdapter adapter = sites.adapter();
-        if (adapter != null && x.adapted().isKept()) {
-            adapter.addAgain(term, x.adapted(), pass);
+        if (adapter != null && x.adapted.isKept()) {
+            adapter.addAgain(term, x.adapted, pass);
         } else if (adapter != null) {
-            adapter.addTo(x.whole(), term, x.adapted(), pass);
+            adapter.addTo(x.whole(), term, x.adapted, pass);
         }
         if (split.sumsOutput()) {
             split.sumOutput(term, y, pass);
@@ -199,11 +199,11 @@ final class LinearProducts {
             LowRankAdapter adapter = sites.adapter();
             boolean addsToSum = split.gathersInput();
             if (adapter != null && !addsToSum) {
-                adapter.addInputGradient(term, x.adapted(), pass);
+                adapter.addInputGradient(term, x.adapted, pass);
             }
             split.sumInputGradient(term, dx, pass);
             if (adapter != null && addsToSum) {
-                adapter.addInputGradient(dx, x.adapted(), pass);
+                adapter.addInputGradient(dx, x.adapted, pass);
             }
         }
     }
@@ -212,7 +212,7 @@ final class LinearProducts {
     void parameterGradients(Operand x, Pass pass) {
         LowRankAdapter adapter = sites.adapter();
         if (adapter != null) {
-            adapter.parameterGradients(input.whole(x, pass), gradient.own(), x.adapted(), pass);
+            adapter.parameterGradients(input.whole(x, pass), gradient.own(), x.adapted, pass);
         }
         if (weight.isFrozen() || x.isQuantized()) {
             if (!weight.isFrozen()) {

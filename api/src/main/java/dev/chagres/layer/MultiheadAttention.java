@@ -98,7 +98,7 @@ public final class MultiheadAttention extends AttentionLayer {
                 ? null
                 : NormLayer.of(norm, plan.child("qkv").child("norm").forTokenParts());
         AttentionBranch branch = new AttentionBranch(hidden, config, bias, projectionBias, initializer, plan);
-        super(plan.name(), first, branch, branch.qkv());
+        super(plan.name(), first, branch, branch.qkv);
         attention = branch;
     }
 
@@ -109,7 +109,7 @@ public final class MultiheadAttention extends AttentionLayer {
 
     /** Returns the product that computes query, key and value. */
     public Linear qkv() {
-        return attention.qkv();
+        return attention.qkv;
     }
 
     /** Returns the last product. */

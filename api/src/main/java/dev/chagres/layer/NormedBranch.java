@@ -22,7 +22,9 @@ import org.jspecify.annotations.Nullable;
 abstract sealed class NormedBranch extends Layer
         permits AttentionLayer, LayerNormLinear, LayerNormMlp, ParallelBranches {
     private final @Nullable NormLayer norm;
-    private final Layer branch;
+    /** The branch after the norm. */
+    final Layer branch;
+
     private final @Nullable Linear reader;
     private final @Nullable Linear last;
     /** Whether backward recomputes the norm's output. */
@@ -67,11 +69,6 @@ abstract sealed class NormedBranch extends Layer
     /** Returns the norm, or null when there is none. */
     final @Nullable NormLayer normOrNull() {
         return norm;
-    }
-
-    /** Returns the branch after the norm. */
-    final Layer branch() {
-        return branch;
     }
 
     /** Makes backward recompute the norm's output for {@code first}, the product that reads it. Does nothing without a norm. */

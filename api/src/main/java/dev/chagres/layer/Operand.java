@@ -30,7 +30,7 @@ final class Operand {
     private final SavedTensor copy;
     private final SavedTensor scaleInverse;
     /** What the product's adapters keep. */
-    private final LowRankAdapter.Saved adapted = new LowRankAdapter.Saved();
+    final LowRankAdapter.Saved adapted = new LowRankAdapter.Saved();
 
     private boolean learns;
     /** Whether the tensor lies in temporary memory, so that backward must recompute it. */
@@ -127,11 +127,6 @@ final class Operand {
     /** Returns whether the gradient of the tensor is wanted. */
     boolean learns() {
         return learns;
-    }
-
-    /** Returns what the product's adapters keep. */
-    LowRankAdapter.Saved adapted() {
-        return adapted;
     }
 
     /** Returns the tensor's rows, without what copies are filled up with. */

@@ -19,7 +19,8 @@ import org.jspecify.annotations.Nullable;
  */
 final class QkTransform {
     private final QkvHeads heads;
-    private final boolean rotatesLast;
+    /** Whether the rotation comes after a norm. */
+    final boolean rotatesLast;
     /** Null without a norm. */
     private final @Nullable HeadNorm norm;
 
@@ -33,11 +34,6 @@ final class QkTransform {
         heads = new QkvHeads(count, 0, headDim);
         rotatesLast = !norm.isNone() && norm.place() == Place.BEFORE_ROTATION;
         this.norm = norm.isNone() ? null : new HeadNorm(norm, headDim, owner, plan);
-    }
-
-    /** Returns whether the rotation comes after a norm. */
-    boolean rotatesLast() {
-        return rotatesLast;
     }
 
     /** Returns whether a norm of the heads is trained. */

@@ -203,7 +203,7 @@ final class QuantizedInput {
 
     private void finish(Target target, @Nullable Tensor x, Operand operand, @Nullable Scope keptIn, Pass pass) {
         Quantizers present = sites.covering(pass);
-        operand.adapted().clear();
+        operand.adapted.clear();
         if (x != null && (present == null || pass.isCalibrating() || x.size(0) == 0)) {
             operand.set(x);
             if (x.size(0) > 0) {

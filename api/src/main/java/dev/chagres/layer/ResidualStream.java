@@ -160,7 +160,7 @@ final class ResidualStream {
                 dropout.gradient(dstream, dropped, part.drawn, pass);
                 dadded = dropped;
             }
-            parts[i].branch().backward(dadded, dread, pass);
+            parts[i].branch.backward(dadded, dread, pass);
             NormLayer norm = parts[i].normOrNull();
             if (part.inputLearns) {
                 throughNorm(norm, dread, dstream, dx, pass);
@@ -193,7 +193,7 @@ final class ResidualStream {
     String explain(Tensor x, Pass pass) {
         return IntStream.range(0, parts.length)
                         .mapToObj(i -> parts[i] instanceof ParallelBranches both
-                                ? both.branch().explainInside(x, pass)
+                                ? both.branch.explainInside(x, pass)
                                 : parts[i].explain(x, fusion(i, pass), pass))
                         .collect(Collectors.joining("\n"))
                 + explainSums(x, pass);

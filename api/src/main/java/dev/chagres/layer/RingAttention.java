@@ -144,7 +144,7 @@ final class RingAttention {
             Tensor queries = queries(block, record.query.get(), own);
             Tensor partial = own.like(queries);
             Tensor numbers = own.tensor(DType.FLOAT32, queries.size(0), queries.size(1), 1);
-            blocks.tensors()
+            blocks.tensors
                     .query(queries)
                     .key(keys.first(block, step, own))
                     .value(keys.second(block, step, own))
@@ -214,7 +214,7 @@ final class RingAttention {
             Tensor dq = own.like(queries);
             Tensor dk = own.like(key);
             Tensor dv = own.like(key);
-            blocks.tensors()
+            blocks.tensors
                     .query(queries)
                     .key(key)
                     .value(keys.second(block, step, own))

@@ -33,7 +33,8 @@ final class RingBlocks {
     private final FusedScoreMods ownScores;
     private final FusedScoreMods otherScores;
     private final ScoreMods.Applied applied = new ScoreMods.Applied();
-    private final AttentionTensors tensors = new AttentionTensors();
+    /** The tensors of the next call for the caller to set: queries, keys, values, output and statistics first. */
+    final AttentionTensors tensors = new AttentionTensors();
 
     private final AttentionPlace place = new AttentionPlace();
     private final RankHeads heads;
@@ -48,11 +49,6 @@ final class RingBlocks {
         ContextParallel ranks = plan.contextParallel();
         heads = new RankHeads(plan.tensorParallel(), ranks, config.heads());
         most = ranks.chunks() * ranks.chunks() * ranks.size();
-    }
-
-    /** Returns the tensors of the next call for the caller to set: queries, keys, values, output and statistics first. */
-    AttentionTensors tensors() {
-        return tensors;
     }
 
     /**
@@ -91,7 +87,7 @@ final class RingBlocks {
         AttentionProblem problem = problem(block, states);
         switch (prepare(block, states, views, pass)) {
             case FUSED -> FusedAttention.forward(problem, tensors, pass.stream());
-            case TILED -> Attention.forward(problem, tensors, applied.scores(), place, pass.stream());
+            case TILED -> Attention.forward(problem, tensors, applied.scores, place, pass.stream());
         }
     }
 
@@ -106,7 +102,7 @@ final class RingBlocks {
         AttentionProblem problem = problem(block, states);
         switch (prepare(block, states, views, pass)) {
             case FUSED -> FusedAttention.backward(problem, tensors, pass.stream());
-            case TILED -> Attention.backward(problem, tensors, applied.scores(), place, delta, pass.stream());
+            case TILED -> Attention.backward(problem, tensors, applied.scores, place, delta, pass.stream());
         }
     }
 

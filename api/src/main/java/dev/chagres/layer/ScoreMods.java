@@ -31,16 +31,12 @@ import org.jspecify.annotations.Nullable;
 final class ScoreMods {
     /** The modifications of a forward call, for its backward call. */
     static final class Applied {
-        private final AttentionScores scores = new AttentionScores();
+        final AttentionScores scores = new AttentionScores();
         private final SavedTensor slopes = new SavedTensor("the slopes of ALiBi");
         private final SavedTensor bias = new SavedTensor("the bias of the scores");
         private final SavedTensor mask = new SavedTensor("the mask of the scores");
         private final SavedTensor offset = new SavedTensor("the offset of the softmax");
         private @Nullable SharedInput biases;
-
-        AttentionScores scores() {
-            return scores;
-        }
 
         /** Throws if one of the tensors has lost its memory. */
         void check() {
@@ -69,7 +65,7 @@ final class ScoreMods {
     /** This rank's part of the sinks, which tensor-parallel ranks split. */
     private final RankHeads sinkSlice;
     /** FLOAT32 [h], of the learnable softmax. */
-    private final @Nullable Parameter sinks;
+    final @Nullable Parameter sinks;
 
     private @Nullable Alibi alibi;
     private @Nullable SharedInput biases;
@@ -131,11 +127,6 @@ final class ScoreMods {
                     argument + ": expected none where each rank attends only with its own queries, got " + given
                             + "; ContextParallel.of, which exchanges heads, allows it");
         }
-    }
-
-    @Nullable
-    Parameter sinks() {
-        return sinks;
     }
 
     /** Returns whether backward has something to give, whatever the input. */

@@ -151,7 +151,7 @@ final class UnpackedQkv {
 
     /** Returns the rotation that the copy does, or null. */
     private @Nullable RotaryEmbedding onTheWay(@Nullable RotaryEmbedding rotary) {
-        return query.rotatesLast() ? null : rotary;
+        return query.rotatesLast ? null : rotary;
     }
 
     private Tensor tensor(Scope scope, Tensor like, int count, Sequences sequences) {

@@ -26,9 +26,9 @@ final class Accords {
 
     Accords(ThreadRanks meeting) {
         this.meeting = meeting;
-        lock = meeting.lock();
-        arrivals = meeting.arrivals();
-        taken = new int[meeting.ranks()];
+        lock = meeting.lock;
+        arrivals = meeting.arrivals;
+        taken = new int[meeting.ranks];
     }
 
     /** Waits until the remaining ranks are decided; returns the proposals of each of them. */
@@ -54,7 +54,7 @@ final class Accords {
         while (accords.size() <= number) {
             accords.add(new Accord(
                     accords.isEmpty()
-                            ? IntStream.range(0, meeting.ranks()).boxed().toList()
+                            ? IntStream.range(0, meeting.ranks).boxed().toList()
                             : accords.getLast().decideNow().keySet()));
         }
         return accords.get(number);
@@ -76,10 +76,10 @@ final class Accords {
                 return false;
             }
         }
-        for (ThreadRanks rest : meeting.descendants().shrunk()) {
+        for (ThreadRanks rest : meeting.descendants.shrunk()) {
             int place = rest.place(meeting.number(rank));
             if (place >= 0 && rest.failure() != null) {
-                return rest.accords().goesOn(place);
+                return rest.accords.goesOn(place);
             }
         }
         return true;

@@ -44,25 +44,24 @@ public record Agreement(List<Integer> ranks, List<Long> values, int of) {
     public static Agreement of(Communicator communicator, long value) {
         Endpoint endpoint = Checks.given("communicator", communicator).endpoint();
         endpoint.handle();
-        endpoint.state().ensureNotCapturing("agreement");
+        endpoint.state.ensureNotCapturing("agreement");
         Group.refuse("agreement");
         if (endpoint.failure() == null) {
             communicator.revoke();
         }
-        ThreadRanks meeting = endpoint.meeting();
+        ThreadRanks meeting = endpoint.meeting;
         SortedMap<Integer, Long> left = meeting == null
                 ? ofProcesses(endpoint, value)
-                : meeting.accords()
-                        .agree(
-                                endpoint.rank(),
-                                value,
-                                Called.in(endpoint.toString(), WHERE).toString(),
-                                endpoint.config().timeout().toMillis());
-        return new Agreement(List.copyOf(left.keySet()), List.copyOf(left.values()), endpoint.ranks());
+                : meeting.accords.agree(
+                        endpoint.rank,
+                        value,
+                        Called.in(endpoint.toString(), WHERE).toString(),
+                        endpoint.config.timeout().toMillis());
+        return new Agreement(List.copyOf(left.keySet()), List.copyOf(left.values()), endpoint.ranks);
     }
 
     private static SortedMap<Integer, Long> ofProcesses(Endpoint endpoint, long value) {
-        PeerPlace place = endpoint.elsewhere();
+        PeerPlace place = endpoint.elsewhere;
         if (place == null || !place.isBase()) {
             throw new IllegalStateException("agreement: expected a communicator of all processes that are left, got "
                     + endpoint + ", which was split from one");
@@ -72,8 +71,7 @@ public record Agreement(List<Integer> ranks, List<Long> values, int of) {
         String why = String.valueOf(
                 failure.exception(Called.in(endpoint.toString(), WHERE)).getMessage());
         PeerAgreement.Outcome outcome = place.peers()
-                .agree(new PeerAgreement.Proposal(
-                        place.base(), missed, why, value, endpoint.config().timeout()));
+                .agree(new PeerAgreement.Proposal(place.base(), missed, why, value, endpoint.config.timeout()));
         if (outcome == null) {
             throw new IllegalStateException("agreement: expected processes that can reach each other, got " + endpoint
                     + ", opened without UniqueId.agreeThrough; start again from a saved state");

@@ -25,9 +25,9 @@ final class AsyncErrorPoll {
 
     static void check(Endpoint endpoint) {
         endpoint.ensureUsable();
-        MemorySegment out = endpoint.state().out();
+        MemorySegment out = endpoint.state.out();
         MemorySegment handle = endpoint.handle();
-        if (!endpoint.failures().enter()) {
+        if (!endpoint.failures.enter()) {
             endpoint.ensureUsable(); // It throws the failure for which NCCL revokes the communicator.
             return;
         }
@@ -36,35 +36,34 @@ final class AsyncErrorPoll {
             Status.nccl(Nccl.ncclCommGetAsyncError(handle, out), "ncclCommGetAsyncError");
             status = out.get(ValueLayout.JAVA_INT, 0);
         } finally {
-            endpoint.failures().leave();
+            endpoint.failures.leave();
         }
         if (status != 0 && status != Nccl.ncclInProgress()) {
-            endpoint.failures()
-                    .settle(status, "ncclCommGetAsyncError", endpoint.calls().called());
+            endpoint.failures.settle(status, "ncclCommGetAsyncError", endpoint.calls.called());
         }
     }
 
     static void synchronize(Endpoint endpoint, Stream stream) {
         endpoint.ensureUsable();
-        if (Checks.given("stream", stream).device() != endpoint.device()) {
-            throw new IllegalArgumentException("stream: expected a stream of " + endpoint.device() + ", got one of "
-                    + Checks.other(stream.device(), endpoint.device()));
+        if (Checks.given("stream", stream).device() != endpoint.device) {
+            throw new IllegalArgumentException("stream: expected a stream of " + endpoint.device + ", got one of "
+                    + Checks.other(stream.device(), endpoint.device));
         }
-        endpoint.state().ensureNotCapturing("synchronize");
+        endpoint.state.ensureNotCapturing("synchronize");
         Group.refuse("synchronize");
-        endpoint.state().waits().begin();
+        endpoint.state.waits().begin();
         try {
             await(endpoint, stream);
         } finally {
-            endpoint.state().waits().end();
+            endpoint.state.waits().end();
         }
         check(endpoint);
-        endpoint.calls().recorder().completed(stream.handle().address());
+        endpoint.calls.recorder().completed(stream.handle().address());
     }
 
     private static void await(Endpoint endpoint, Stream stream) {
         long begin = System.nanoTime();
-        long timeout = endpoint.config().timeout().toNanos();
+        long timeout = endpoint.config.timeout().toNanos();
         for (int look = 0; !isIdle(stream); look++) {
             check(endpoint);
             if (System.nanoTime() - begin > timeout) {

@@ -26,7 +26,7 @@ final class CallComparison implements Awaited {
     /** Records the endpoint's next call; {@code tensor} is the one whose shape is equal on all ranks of the collective. */
     CallComparison(Endpoint endpoint, @Nullable Tensor tensor) {
         this.endpoint = endpoint;
-        CallExchange known = endpoint.exchange();
+        CallExchange known = endpoint.exchange;
         if (known == null) {
             throw new IllegalStateException(
                     "checks: expected ranks that are threads of one program and share the UniqueId, or"
@@ -34,16 +34,16 @@ final class CallComparison implements Awaited {
                             + ", whose UniqueId came from, or was sent to, another program");
         }
         exchange = known;
-        CurrentCall current = endpoint.calls().current();
+        CurrentCall current = endpoint.calls.current;
         operation = current.operation();
         peer = current.peer();
-        int rank = endpoint.rank();
+        int rank = endpoint.rank;
         if (operation.isTransfer()) {
             said = current.elements();
             callers = List.of(Math.min(rank, peer), Math.max(rank, peer));
         } else {
             said = current + shape(tensor);
-            callers = IntStream.range(0, endpoint.ranks()).boxed().toList();
+            callers = IntStream.range(0, endpoint.ranks).boxed().toList();
         }
         waiting = Called.in(endpoint.toString(), current.toString());
     }
@@ -58,23 +58,22 @@ final class CallComparison implements Awaited {
         ComparedCall announced = operation.isTransfer() ? nextTransfer() : nextCollective();
         call = announced;
         if (!isAlone()) {
-            exchange.announce(endpoint.rank(), announced);
+            exchange.announce(endpoint.rank, announced);
         }
     }
 
     private ComparedCall nextTransfer() {
         boolean sends = operation == Operation.SEND;
-        int from = sends ? endpoint.rank() : peer;
-        int to = sends ? peer : endpoint.rank();
+        int from = sends ? endpoint.rank : peer;
+        int to = sends ? peer : endpoint.rank;
         long number = exchange.nextTransfer(from, to, sends);
         String title = "transfer " + number + " from rank " + from + " to rank " + to;
         return new ComparedCall("transfer-" + number + "-" + from + "-" + to, title, said, callers);
     }
 
     private ComparedCall nextCollective() {
-        long number = endpoint.calls().counts().nextAnnounced();
-        String title = "collective " + number + " of "
-                + ForeignText.quoted(endpoint.config().name());
+        long number = endpoint.calls.counts.nextAnnounced();
+        String title = "collective " + number + " of " + ForeignText.quoted(endpoint.config.name());
         return new ComparedCall("collective-" + number, title, said, callers);
     }
 
@@ -84,11 +83,11 @@ final class CallComparison implements Awaited {
         if (isAlone() || announced == null) {
             return;
         }
-        endpoint.calls().peerWait().compares(this);
+        endpoint.calls.peerWait.compares(this);
         try {
             exchange.compare(endpoint, announced, waiting);
         } finally {
-            endpoint.calls().peerWait().compares(null);
+            endpoint.calls.peerWait.compares(null);
         }
     }
 

@@ -12,9 +12,9 @@ interface CallExchange {
     /** Returns the exchange of ranks in this program or in other processes; null if those cannot be reached. */
     static @Nullable CallExchange of(@Nullable ThreadRanks meeting, @Nullable PeerPlace elsewhere, int rank) {
         if (meeting != null) {
-            return meeting.comparisons();
+            return meeting.comparisons;
         }
-        return elsewhere == null || !elsewhere.peers().calls().areTold() ? null : new PeerComparisons(elsewhere, rank);
+        return elsewhere == null || !elsewhere.peers().calls.areTold() ? null : new PeerComparisons(elsewhere, rank);
     }
 
     /** Returns the number of a transfer, the same on both ends: their own counts of them. */

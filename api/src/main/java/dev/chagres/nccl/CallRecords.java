@@ -11,7 +11,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 final class CallRecords {
-    private final FlightRecorder recorder;
+    final FlightRecorder recorder;
     private final FlightRecorder.Member member;
     private final CurrentCall launch = new CurrentCall();
     private final String name;
@@ -20,10 +20,6 @@ final class CallRecords {
         recorder = FlightRecorder.of(device, rank);
         this.name = name;
         member = new FlightRecorder.Member(name, rank, ranks);
-    }
-
-    FlightRecorder recorder() {
-        return recorder;
     }
 
     /** Records the next call. */

@@ -23,9 +23,9 @@ final class CollectiveArguments {
     /** Checks the communicator, the stream, and a tensor that is read. */
     static void source(Endpoint endpoint, Stream stream, String argument, Tensor tensor) {
         endpoint.ensureUsable();
-        if (Checks.given("stream", stream).device() != endpoint.device()) {
-            throw new IllegalArgumentException("stream: expected a stream of " + endpoint.device() + ", got one of "
-                    + Checks.other(stream.device(), endpoint.device()));
+        if (Checks.given("stream", stream).device() != endpoint.device) {
+            throw new IllegalArgumentException("stream: expected a stream of " + endpoint.device + ", got one of "
+                    + Checks.other(stream.device(), endpoint.device));
         }
         var _ = stream.handle(); // throws if it is closed, before the call is announced to peers
         Checks.on(stream, argument, tensor);
@@ -40,21 +40,21 @@ final class CollectiveArguments {
     /** Checks a tensor that is read by a call which NCCL makes of transfers. */
     static void sent(Endpoint endpoint, Stream stream, String argument, Tensor tensor) {
         source(endpoint, stream, argument, tensor);
-        endpoint.ownMemory().ensureTransferable(argument, tensor);
+        endpoint.ownMemory.ensureTransferable(argument, tensor);
     }
 
     /** Checks a tensor that is written to by a call which NCCL makes of transfers. */
     static void received(Endpoint endpoint, Stream stream, String argument, Tensor tensor) {
         target(endpoint, stream, argument, tensor);
-        endpoint.ownMemory().ensureTransferable(argument, tensor);
+        endpoint.ownMemory.ensureTransferable(argument, tensor);
     }
 
     /** Checks the tensors of an all-to-all: NCCL makes it of transfers, unless copy engines can write the windows of both. */
     static void exchanged(Endpoint endpoint, Stream stream, Tensor send, Tensor receive) {
         source(endpoint, stream, "send", send);
         target(endpoint, stream, "receive", receive);
-        RegisteredMemory own = endpoint.ownMemory();
-        if (endpoint.config().ctaPolicy() != CtaPolicy.ZERO || !own.isInWindow(send) || !own.isInWindow(receive)) {
+        RegisteredMemory own = endpoint.ownMemory;
+        if (endpoint.config.ctaPolicy() != CtaPolicy.ZERO || !own.isInWindow(send) || !own.isInWindow(receive)) {
             own.ensureTransferable("send", send);
             own.ensureTransferable("receive", receive);
         }
@@ -80,16 +80,16 @@ final class CollectiveArguments {
 
     /** Checks a rank that other ranks send to or get from. */
     static void rank(Endpoint endpoint, String argument, int rank) {
-        if (rank < 0 || rank >= endpoint.ranks()) {
+        if (rank < 0 || rank >= endpoint.ranks) {
             throw new IllegalArgumentException(
-                    argument + ": expected a rank from 0 to " + (endpoint.ranks() - 1) + ", got " + rank);
+                    argument + ": expected a rank from 0 to " + (endpoint.ranks - 1) + ", got " + rank);
         }
     }
 
     /** Checks a rank that a call sends to or receives from: to itself a rank sends what it receives in the same group alone. */
     static void peer(Endpoint endpoint, String call, int peer) {
         rank(endpoint, "peer", peer);
-        if (peer == endpoint.rank() && !Group.ofThread().isOpen()) {
+        if (peer == endpoint.rank && !Group.ofThread().isOpen()) {
             throw new IllegalStateException(
                     call + ": expected a call inside Communicator.group, beside the other half of the"
                             + " transfer, for rank " + peer + " is this one, got one outside");
@@ -106,12 +106,11 @@ final class CollectiveArguments {
 
     /** Returns NCCL's number of the reduction of elements of {@code dtype}. */
     static int operation(Endpoint endpoint, @Nullable Reduction reduction, DType dtype) {
-        boolean hopper = endpoint.device().computeCapability() >= HOPPER
-                || endpoint.device().provider() == Provider.REFERENCE;
+        boolean hopper =
+                endpoint.device.computeCapability() >= HOPPER || endpoint.device.provider() == Provider.REFERENCE;
         if (dtype.isFloat8() && !hopper) {
-            throw new IllegalArgumentException(
-                    "reduction: expected no FP8 on " + endpoint.device().name() + ", for NCCL reduces " + dtype
-                            + " from compute capability 9.0 on; reduce a cast to BFLOAT16");
+            throw new IllegalArgumentException("reduction: expected no FP8 on " + endpoint.device.name()
+                    + ", for NCCL reduces " + dtype + " from compute capability 9.0 on; reduce a cast to BFLOAT16");
         }
         return switch (Checks.given("reduction", reduction)) {
             case StandardReduction standard -> standard.ordinal();

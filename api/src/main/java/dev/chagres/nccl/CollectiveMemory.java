@@ -68,12 +68,12 @@ public final class CollectiveMemory implements AutoCloseable {
 
     static CollectiveMemory of(Endpoint endpoint, long byteSize, Stream stream) {
         endpoint.ensureUsable();
-        DeviceState state = endpoint.state();
+        DeviceState state = endpoint.state;
         state.ensureNotCapturing("allocate");
         Group.refuse("allocate");
-        if (Checks.given("stream", stream).device() != endpoint.device()) {
-            throw new IllegalArgumentException("stream: expected one of " + endpoint.device() + ", got one of "
-                    + Checks.other(stream.device(), endpoint.device()));
+        if (Checks.given("stream", stream).device() != endpoint.device) {
+            throw new IllegalArgumentException("stream: expected one of " + endpoint.device + ", got one of "
+                    + Checks.other(stream.device(), endpoint.device));
         }
         if (byteSize < 1 || byteSize > Long.MAX_VALUE - DeviceMemory.ALIGNMENT) {
             throw new IllegalArgumentException(
@@ -194,9 +194,9 @@ public final class CollectiveMemory implements AutoCloseable {
         endpoint.ensureUsable();
         state.ensureNotCapturing("register");
         Group.refuse("register");
-        if (endpoint.state() != state) {
+        if (endpoint.state != state) {
             throw new IllegalArgumentException("communicator: expected one of " + scope.device() + ", got one of "
-                    + Checks.other(endpoint.device(), scope.device()));
+                    + Checks.other(endpoint.device, scope.device()));
         }
         if (released) {
             throw new IllegalStateException(this + " is closed");

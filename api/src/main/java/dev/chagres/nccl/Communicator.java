@@ -31,7 +31,7 @@ public final class Communicator implements AutoCloseable {
 
     Communicator(Endpoint endpoint) {
         this.endpoint = endpoint;
-        calls = endpoint.calls();
+        calls = endpoint.calls;
     }
 
     /**
@@ -49,12 +49,12 @@ public final class Communicator implements AutoCloseable {
 
     /** Returns N. */
     public int ranks() {
-        return endpoint.ranks();
+        return endpoint.ranks;
     }
 
     /** Returns r. */
     public int rank() {
-        return endpoint.rank();
+        return endpoint.rank;
     }
 
     /**
@@ -62,17 +62,17 @@ public final class Communicator implements AutoCloseable {
      * all ranks have called it, so that none waits on the device for a rank that has failed.
      */
     public boolean areThreads() {
-        return endpoint.meeting() != null;
+        return endpoint.meeting != null;
     }
 
     /** Returns the device whose tensors take part. */
     public Device device() {
-        return endpoint.device();
+        return endpoint.device;
     }
 
     /** Returns the configuration. */
     public CommunicatorConfig config() {
-        return endpoint.config();
+        return endpoint.config;
     }
 
     Endpoint endpoint() {

@@ -35,8 +35,8 @@ final class Comparisons implements CallExchange {
 
     Comparisons(ThreadRanks meeting) {
         this.meeting = meeting;
-        lock = meeting.lock();
-        arrivals = meeting.arrivals();
+        lock = meeting.lock;
+        arrivals = meeting.arrivals;
     }
 
     @Override
@@ -50,7 +50,7 @@ final class Comparisons implements CallExchange {
     public void announce(int rank, ComparedCall call) {
         int callers = call.callers().size();
         try (var _ = lock.hold()) {
-            Comparison comparison = open.computeIfAbsent(call.key(), _ -> new Comparison(meeting.ranks(), callers));
+            Comparison comparison = open.computeIfAbsent(call.key(), _ -> new Comparison(meeting.ranks, callers));
             comparison.said[rank] = call.said();
             comparison.waiting--;
         }
@@ -64,13 +64,13 @@ final class Comparisons implements CallExchange {
         try (var _ = lock.hold()) {
             Comparison comparison = open.get(key);
             if (comparison == null) {
-                throw new IllegalStateException(call.title() + " was not announced by rank " + endpoint.rank());
+                throw new IllegalStateException(call.title() + " was not announced by rank " + endpoint.rank);
             }
             meeting.await(
-                    endpoint.rank(),
+                    endpoint.rank,
                     () -> comparison.waiting == 0
                             || missing(comparison, callers).stream().anyMatch(arrivals::isLeft),
-                    endpoint.config().timeout().toMillis(),
+                    endpoint.config.timeout().toMillis(),
                     waiting,
                     () -> missing(comparison, callers),
                     late -> FailureAttribution.of(endpoint, meeting, late));

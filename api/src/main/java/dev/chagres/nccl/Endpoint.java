@@ -16,23 +16,29 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread, but for what says otherwise.
  */
 final class Endpoint implements AutoCloseable {
-    private final Device device;
-    private final DeviceState state;
-    private final CommunicatorConfig config;
-    private final @Nullable ThreadRanks meeting;
-    private final @Nullable PeerPlace elsewhere;
+    final Device device;
+    final DeviceState state;
+    final CommunicatorConfig config;
+    final @Nullable ThreadRanks meeting;
+    /** The peers in other processes; null if ranks are threads of this one. */
+    final @Nullable PeerPlace elsewhere;
     /** Null if ranks cannot announce calls to each other. */
-    private final @Nullable CallExchange exchange;
+    final @Nullable CallExchange exchange;
 
-    private final int ranks;
-    private final int rank;
+    final int ranks;
+    final int rank;
     private final Leaks.@Nullable Trace trace;
 
     private MemorySegment handle;
-    private final FailureState failures;
-    private final RankCalls calls;
-    private final Object family;
-    private final RegisteredMemory ownMemory = new RegisteredMemory();
+    /** The failure state, which ends this rank's calls if others do not come. */
+    final FailureState failures;
+    /** The object that runs before and after each call of NCCL. */
+    final RankCalls calls;
+    /** A key that is equal for communicators that fail together: those that were split from the same one, directly or not. */
+    final Object family;
+    /** The memory of NCCL's own that it knows. */
+    final RegisteredMemory ownMemory = new RegisteredMemory();
+
     private final OpenEndpoints open;
     private int shrinks;
 
@@ -70,12 +76,6 @@ final class Endpoint implements AutoCloseable {
         Watchdog.add(this);
     }
 
-    /** Returns the exchange of its ranks' calls, or null. */
-    @Nullable
-    CallExchange exchange() {
-        return exchange;
-    }
-
     /** Fails the rank, and its peers in this program, because its thread was interrupted in a wait for others. Any thread; no lock is held. */
     void failInterrupted() {
         ThreadRanks present = meeting;
@@ -84,37 +84,6 @@ final class Endpoint implements AutoCloseable {
         } else {
             present.failInterrupted(rank);
         }
-    }
-
-    Device device() {
-        return device;
-    }
-
-    DeviceState state() {
-        return state;
-    }
-
-    CommunicatorConfig config() {
-        return config;
-    }
-
-    @Nullable
-    ThreadRanks meeting() {
-        return meeting;
-    }
-
-    /** Returns the peers in other processes; null if ranks are threads of this one. */
-    @Nullable
-    PeerPlace elsewhere() {
-        return elsewhere;
-    }
-
-    int ranks() {
-        return ranks;
-    }
-
-    int rank() {
-        return rank;
     }
 
     boolean isOpen() {
@@ -136,13 +105,6 @@ final class Endpoint implements AutoCloseable {
         return meeting == null ? failures.failure() : meeting.failure();
     }
 
-    /**
-     * Returns a key that is equal for communicators that fail together: those that were split from the same one, directly or not.
-     */
-    Object family() {
-        return family;
-    }
-
     /** Checks that collectives can be called. */
     void ensureUsable() {
         handle();
@@ -150,21 +112,6 @@ final class Endpoint implements AutoCloseable {
         if (present != null) {
             throw present.exception(calls.called());
         }
-    }
-
-    /** Returns the object that runs before and after each call of NCCL. */
-    RankCalls calls() {
-        return calls;
-    }
-
-    /** Returns the failure state, which ends this rank's calls if others do not come. */
-    FailureState failures() {
-        return failures;
-    }
-
-    /** Returns the memory of NCCL's own that it knows. */
-    RegisteredMemory ownMemory() {
-        return ownMemory;
     }
 
     /** Returns the number of a shrink, the same on each rank that stays. */

@@ -31,17 +31,16 @@ record FailureAttribution(List<Integer> ranks, String reason) {
      */
     static FailureAttribution of(Endpoint waiting, ThreadRanks meeting, List<Integer> missing) {
         Set<Integer> seen = new HashSet<>();
-        seen.add(meeting.number(waiting.rank()));
+        seen.add(meeting.number(waiting.rank));
         Set<Integer> blamed = new TreeSet<>();
         Deque<Endpoint> left = new ArrayDeque<>();
         left.add(waiting);
         while (!left.isEmpty()) {
             Endpoint next = left.remove();
-            ThreadRanks where = Objects.requireNonNull(next.meeting());
-            List<Integer> late = next == waiting ? missing : next.calls().behind();
+            ThreadRanks where = Objects.requireNonNull(next.meeting);
+            List<Integer> late = next == waiting ? missing : next.calls.behind();
             // If all have come, one of them may wait for others before it goes on.
-            for (int rank :
-                    where.numbers(late.isEmpty() ? next.calls().peerWait().awaited() : late)) {
+            for (int rank : where.numbers(late.isEmpty() ? next.calls.peerWait.awaited() : late)) {
                 Endpoint other = seen.add(rank) ? meeting.root().waiting(rank) : next;
                 if (other == null && !late.isEmpty()) {
                     blamed.add(rank);
@@ -67,8 +66,8 @@ record FailureAttribution(List<Integer> ranks, String reason) {
         for (int rank : late) {
             Endpoint other = root.waiting(rank);
             if (other != null && isInTransfer(other)) {
-                others.add("rank " + rank + " waits in " + other.calls().current()
-                        + (other.meeting() == root ? "" : " of " + other));
+                others.add("rank " + rank + " waits in " + other.calls.current
+                        + (other.meeting == root ? "" : " of " + other));
             }
         }
         return others.isEmpty()
@@ -77,7 +76,7 @@ record FailureAttribution(List<Integer> ranks, String reason) {
     }
 
     private static boolean isInTransfer(Endpoint endpoint) {
-        return endpoint.calls().peerWait().isUnderWay()
-                && endpoint.calls().current().operation().isTransfer();
+        return endpoint.calls.peerWait.isUnderWay()
+                && endpoint.calls.current.operation().isTransfer();
     }
 }

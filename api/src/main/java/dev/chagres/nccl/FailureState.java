@@ -24,9 +24,9 @@ final class FailureState {
     /** {@code endpoint} knows its rank, and where its ranks meet; {@code handle} is NCCL's. */
     FailureState(Endpoint endpoint, MemorySegment handle) {
         this.endpoint = endpoint;
-        meeting = endpoint.meeting();
-        elsewhere = endpoint.elsewhere();
-        revocation = new Revocation(handle, endpoint.rank());
+        meeting = endpoint.meeting;
+        elsewhere = endpoint.elsewhere;
+        revocation = new Revocation(handle, endpoint.rank);
     }
 
     /** Returns why the rank cannot go on, or null. */

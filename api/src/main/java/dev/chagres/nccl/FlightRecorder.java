@@ -124,7 +124,7 @@ public final class FlightRecorder {
 
     /** Returns the recorder of the rank that {@code communicator} belongs to, also after it was closed. */
     public static FlightRecorder of(Communicator communicator) {
-        return Checks.given("communicator", communicator).endpoint().calls().recorder();
+        return Checks.given("communicator", communicator).endpoint().calls.recorder();
     }
 
     /** Returns the rank: its number in the first communicator that was opened on the device. */

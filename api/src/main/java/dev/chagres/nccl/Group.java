@@ -81,7 +81,7 @@ final class Group {
     }
 
     private static String described(RankCalls member) {
-        return member.endpoint() + " with " + member.endpoint().config().callMode();
+        return member.endpoint + " with " + member.endpoint.config.callMode();
     }
 
     void run(Runnable body) {
@@ -143,7 +143,7 @@ final class Group {
             members.get(i).given(status);
         }
         if (blamed != null) {
-            blamed.endpoint().failures().settle(status, "ncclGroupEnd", during);
+            blamed.endpoint.failures.settle(status, "ncclGroupEnd", during);
         }
         Status.nccl(status, "ncclGroupEnd");
     }
@@ -164,7 +164,7 @@ final class Group {
     /** Returns the first failure of a member, or the status of the group if none is in progress. */
     private int awaitMembers(int returned) {
         for (int i = 0; i < members.size(); i++) {
-            members.get(i).endpoint().failures().leave(); // The wait for one may be one for the revocation of all.
+            members.get(i).endpoint.failures.leave(); // The wait for one may be one for the revocation of all.
         }
         int status = returned == Nccl.ncclInProgress() ? Nccl.ncclSuccess() : returned;
         for (int i = 0; i < members.size(); i++) {
@@ -177,7 +177,7 @@ final class Group {
     /** Returns the first member whose ranks have failed, or else the first one. */
     private RankCalls failedMember() {
         for (int i = 0; i < members.size(); i++) {
-            if (members.get(i).endpoint().failure() != null) {
+            if (members.get(i).endpoint.failure() != null) {
                 return members.get(i);
             }
         }
@@ -187,7 +187,7 @@ final class Group {
     /** From the last to the first, since each restores the thread's capture mode of its beginning. */
     private void leave() {
         for (int i = members.size() - 1; i >= 0; i--) {
-            members.get(i).endpoint().failures().leave();
+            members.get(i).endpoint.failures.leave();
             members.get(i).leave();
         }
     }
@@ -197,7 +197,7 @@ final class Group {
         try {
             for (int i = 0; i < members.size(); i++) {
                 RankCalls member = members.get(i);
-                member.counts().forget();
+                member.counts.forget();
                 if (!polled) {
                     var _ = NcclCalls.call(
                             Operation.BROADCAST,
@@ -207,7 +207,7 @@ final class Group {
                             Nccl.ncclInt8(),
                             0,
                             NO_RANK,
-                            member.endpoint().handle(),
+                            member.endpoint.handle(),
                             MemorySegment.NULL);
                 }
             }

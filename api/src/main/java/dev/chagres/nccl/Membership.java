@@ -132,21 +132,19 @@ final class Membership {
                     "color: expected at least 0, got " + color + "; splitWithoutPart leaves this rank out");
         }
         MemorySegment made = splitHandle(parent, color, key, config);
-        ThreadRanks above = parent.meeting();
-        ThreadRanks meeting = above == null
-                ? null
-                : above.descendants().split(parent.calls().counts().collectives(), color);
-        Device device = parent.device();
-        PeerPlace place = parent.elsewhere();
+        ThreadRanks above = parent.meeting;
+        ThreadRanks meeting = above == null ? null : above.descendants.split(parent.calls.counts.collectives(), color);
+        Device device = parent.device;
+        PeerPlace place = parent.elsewhere;
         if (place != null) {
-            place = place.split(parent.calls().counts().collectives(), color, isWhole(parent, made));
+            place = place.split(parent.calls.counts.collectives(), color, isWhole(parent, made));
         }
         return joined(new Endpoint(device, config, meeting, place, made));
     }
 
     /** If calls are compared between processes, waits until each rank of the new communicator has announced its process. */
     private static Endpoint joined(Endpoint made) {
-        if (made.config().checks() == CollectiveChecks.FULL && made.exchange() instanceof PeerComparisons others) {
+        if (made.config.checks() == CollectiveChecks.FULL && made.exchange instanceof PeerComparisons others) {
             try {
                 others.join(made);
             } catch (RuntimeException | Error failed) {
@@ -159,18 +157,18 @@ final class Membership {
 
     /** Returns whether a split has all ranks, as far as this one sees in their order. */
     private static boolean isWhole(Endpoint parent, MemorySegment made) {
-        MemorySegment out = parent.state().out();
+        MemorySegment out = parent.state.out();
         Status.nccl(Nccl.ncclCommCount(made, out), "ncclCommCount");
-        boolean all = out.get(ValueLayout.JAVA_INT, 0) == parent.ranks();
+        boolean all = out.get(ValueLayout.JAVA_INT, 0) == parent.ranks;
         Status.nccl(Nccl.ncclCommUserRank(made, out), "ncclCommUserRank");
-        return all && out.get(ValueLayout.JAVA_INT, 0) == parent.rank();
+        return all && out.get(ValueLayout.JAVA_INT, 0) == parent.rank;
     }
 
     static void splitWithoutPart(Endpoint parent) {
         var _ = splitHandle(parent, Nccl.NCCL_SPLIT_NOCOLOR(), 0, null);
-        ThreadRanks above = parent.meeting();
+        ThreadRanks above = parent.meeting;
         if (above != null) {
-            above.descendants().splitWithoutPart(parent.calls().counts().collectives());
+            above.descendants.splitWithoutPart(parent.calls.counts.collectives());
         }
     }
 
@@ -181,22 +179,22 @@ final class Membership {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment out = place(arena, parent);
             MemorySegment struct = config == null ? MemorySegment.NULL : write(config, arena);
-            ThreadRanks above = parent.meeting();
+            ThreadRanks above = parent.meeting;
             if (above != null) {
-                above.descendants().say(parent.calls().counts().collectives() + 1, parent.rank(), color, key);
+                above.descendants.say(parent.calls.counts.collectives() + 1, parent.rank, color, key);
             }
-            parent.calls().begin(Operation.SPLIT, 0, DType.BYTE);
-            int status = parent.calls().await(Nccl.ncclCommSplit(handle, color, key, out, struct));
+            parent.calls.begin(Operation.SPLIT, 0, DType.BYTE);
+            int status = parent.calls.await(Nccl.ncclCommSplit(handle, color, key, out, struct));
             // What NCCL has made before it fails must stay: until the parent is aborted, that points to its flags
             // (childAbortFlag of NCCL's init.cc).
-            parent.calls().end(status);
+            parent.calls.end(status);
             return out.get(ValueLayout.ADDRESS, 0);
         }
     }
 
     /** For the new handle; never freed where NCCL may write it on a thread of its own, 8 bytes for each communicator. */
     private static MemorySegment place(Arena arena, Endpoint parent) {
-        return (parent.calls().isPolled() ? Arena.global() : arena).allocate(ValueLayout.ADDRESS);
+        return (parent.calls.isPolled() ? Arena.global() : arena).allocate(ValueLayout.ADDRESS);
     }
 
     static Endpoint shrink(Endpoint parent, CommunicatorConfig config, int... excluded) {
@@ -205,9 +203,9 @@ final class Membership {
         int[] sorted = Checks.given("excluded", excluded).clone();
         Arrays.sort(sorted);
         checkExcluded(parent, sorted);
-        parent.failures().awaitRevoked();
+        parent.failures.awaitRevoked();
         RankFailure before = parent.failure();
-        PeerPlace elsewhere = parent.elsewhere();
+        PeerPlace elsewhere = parent.elsewhere;
         PeerAgreement.Outcome agreed =
                 elsewhere == null ? null : elsewhere.peers().takeDecided(elsewhere.without(sorted));
         if (elsewhere != null && agreed != null) {
@@ -220,13 +218,13 @@ final class Membership {
             int flags = parent.failure() == null ? Nccl.NCCL_SHRINK_DEFAULT() : Nccl.NCCL_SHRINK_ABORT();
             MemorySegment list = arena.allocateFrom(ValueLayout.JAVA_INT, sorted);
             int status = Nccl.ncclCommShrink(handle, list, sorted.length, out, write(config, arena), flags);
-            if (parent.calls().isPolled()) {
+            if (parent.calls.isPolled()) {
                 status = awaitShrunk(parent, config, status, before);
             }
             Status.nccl(status, "ncclCommShrink");
             MemorySegment made = out.get(ValueLayout.ADDRESS, 0);
             PeerPlace place = elsewhere == null ? null : elsewhere.shrunk(number, sorted);
-            return joined(new Endpoint(parent.device(), config, meeting, place, made));
+            return joined(new Endpoint(parent.device, config, meeting, place, made));
         }
     }
 
@@ -245,8 +243,8 @@ final class Membership {
         Called called = Called.in(parent.toString(), "shrink");
         if (status == Nccl.ncclInProgress()) {
             // This does nothing if the parent has failed. Otherwise its revocation ends the shrink.
-            parent.failures()
-                    .fail(new RankFailure(List.of(), "not all remaining ranks called shrink within the timeout", null));
+            parent.failures.fail(
+                    new RankFailure(List.of(), "not all remaining ranks called shrink within the timeout", null));
         }
         RankFailure after = parent.failure();
         if (after != null && after != before) {
@@ -270,9 +268,9 @@ final class Membership {
     private static Endpoint openedByThoseLeft(
             Endpoint parent, CommunicatorConfig config, PeerPlace elsewhere, PeerAgreement.Outcome agreed) {
         List<Integer> left = List.copyOf(agreed.left().keySet());
-        Device device = parent.device();
+        Device device = parent.device;
         UniqueId id = UniqueId.of(agreed.id(), elsewhere.peers(), left);
-        int rank = left.indexOf(elsewhere.base().get(parent.rank()));
+        int rank = left.indexOf(elsewhere.base().get(parent.rank));
         MemorySegment handle = new Opening(device.index(), id, left.size(), rank, config).within(config.timeout());
         // Equal on all remaining ranks, whichever communicator each of them had before.
         String name = "-" + HexFormat.of().formatHex(agreed.id());
@@ -282,43 +280,43 @@ final class Membership {
     /** Waits for the remaining ranks; NCCL would wait forever. */
     private static @Nullable ThreadRanks meetingOfRest(
             Endpoint parent, CommunicatorConfig config, int number, int... excluded) {
-        ThreadRanks above = parent.meeting();
+        ThreadRanks above = parent.meeting;
         if (above == null) {
             return null;
         }
-        int[] staying = IntStream.range(0, parent.ranks())
+        int[] staying = IntStream.range(0, parent.ranks)
                 .filter(rank -> Arrays.binarySearch(excluded, rank) < 0)
                 .toArray();
-        ThreadRanks meeting = above.descendants().shrink(number + " without " + Arrays.toString(excluded), staying);
-        int place = Arrays.binarySearch(staying, parent.rank());
+        ThreadRanks meeting = above.descendants.shrink(number + " without " + Arrays.toString(excluded), staying);
+        int place = Arrays.binarySearch(staying, parent.rank);
         meeting.join(
                 place, Called.in(parent.toString(), "shrink"), config.timeout().toMillis());
         return meeting;
     }
 
     private static void checkExcluded(Endpoint parent, int[] sorted) {
-        if (sorted.length == 0 || sorted.length >= parent.ranks()) {
+        if (sorted.length == 0 || sorted.length >= parent.ranks) {
             throw new IllegalArgumentException(
-                    "excluded: expected 1 to " + (parent.ranks() - 1) + " ranks, got " + sorted.length);
+                    "excluded: expected 1 to " + (parent.ranks - 1) + " ranks, got " + sorted.length);
         }
         for (int i = 0; i < sorted.length; i++) {
             CollectiveArguments.rank(parent, "excluded", sorted[i]);
-            if (sorted[i] == parent.rank() || (i > 0 && sorted[i] == sorted[i - 1])) {
+            if (sorted[i] == parent.rank || (i > 0 && sorted[i] == sorted[i - 1])) {
                 throw new IllegalArgumentException("excluded: expected other ranks, each once, got "
-                        + Arrays.toString(sorted) + " on rank " + parent.rank());
+                        + Arrays.toString(sorted) + " on rank " + parent.rank);
             }
         }
     }
 
     static void revoke(Endpoint endpoint) {
         ready(endpoint, "revoke");
-        int rank = endpoint.rank();
-        endpoint.failures().fail(new RankFailure(List.of(rank), "rank " + rank + " revoked the communicator", null));
+        int rank = endpoint.rank;
+        endpoint.failures.fail(new RankFailure(List.of(rank), "rank " + rank + " revoked the communicator", null));
     }
 
     private static MemorySegment ready(Endpoint endpoint, String call) {
         MemorySegment handle = endpoint.handle();
-        endpoint.state().ensureNotCapturing(call);
+        endpoint.state.ensureNotCapturing(call);
         Group.refuse(call);
         return handle;
     }

@@ -42,7 +42,7 @@ public final class MovedBytes {
 
     /** Returns the counters of the rank that {@code communicator} belongs to, also after it was closed. */
     public static MovedBytes of(Communicator communicator) {
-        return of(Checks.given("communicator", communicator).endpoint().state());
+        return of(Checks.given("communicator", communicator).endpoint().state);
     }
 
     /** Returns the bytes of all calls of {@code operation}; 0 for {@code SPLIT}, {@code REGISTER} and {@code LAUNCH}, which move none. */

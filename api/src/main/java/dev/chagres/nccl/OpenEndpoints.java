@@ -33,7 +33,7 @@ final class OpenEndpoints implements AutoCloseable, HostWaits.Interruptible {
 
     void remove(Endpoint endpoint) {
         if (endpoint.failure() != null) {
-            failed.add(endpoint.family());
+            failed.add(endpoint.family);
         }
         open.remove(endpoint);
     }
@@ -46,7 +46,7 @@ final class OpenEndpoints implements AutoCloseable, HostWaits.Interruptible {
     /** Returns whether one of that family has failed among the first {@code count} that are open. */
     private boolean hasFailedBefore(int count, Object family) {
         for (int i = 0; i < count; i++) {
-            if (open.get(i).failure() != null && open.get(i).family().equals(family)) {
+            if (open.get(i).failure() != null && open.get(i).family.equals(family)) {
                 return true;
             }
         }
@@ -81,7 +81,7 @@ final class OpenEndpoints implements AutoCloseable, HostWaits.Interruptible {
 
     private boolean isFirstFailed(int index) {
         Endpoint endpoint = open.get(index);
-        return endpoint.failure() != null && !hasFailedBefore(index, endpoint.family());
+        return endpoint.failure() != null && !hasFailedBefore(index, endpoint.family);
     }
 
     @Override
@@ -92,7 +92,7 @@ final class OpenEndpoints implements AutoCloseable, HostWaits.Interruptible {
             RankFailure failure = endpoint.failure();
             failures += isFirstFailed(i) ? 1 : 0;
             if (failure != null && failures > before) {
-                throw failure.exception(endpoint.calls().called());
+                throw failure.exception(endpoint.calls.called());
             }
         }
     }

@@ -39,7 +39,7 @@ final class PeerComparisons implements CallExchange {
     PeerComparisons(PeerPlace place, int rank) {
         this.place = place;
         this.rank = rank;
-        calls = place.peers().calls();
+        calls = place.peers().calls;
     }
 
     /** Finds out in which process each rank is. After a split each rank knows only its own, and tells all that may be among them. */
@@ -50,10 +50,10 @@ final class PeerComparisons implements CallExchange {
         }
         String key = wire(MEMBERS);
         calls.tell(place.base(), key, Integer.toString(rank));
-        int others = endpoint.ranks() - 1;
+        int others = endpoint.ranks - 1;
         Map<Integer, String> members = await(
                 endpoint, MEMBERS, List.of(), Called.in(endpoint.toString(), "split"), said -> said.size() == others);
-        List<Integer> found = new ArrayList<>(IntStream.range(0, endpoint.ranks())
+        List<Integer> found = new ArrayList<>(IntStream.range(0, endpoint.ranks)
                 .map(_ -> THIS_PROCESS)
                 .boxed()
                 .toList());
@@ -114,7 +114,7 @@ final class PeerComparisons implements CallExchange {
             Called waiting,
             Predicate<Map<Integer, String>> enough) {
         long begin = System.nanoTime();
-        long timeout = endpoint.config().timeout().toMillis();
+        long timeout = endpoint.config.timeout().toMillis();
         Map<Integer, String> said =
                 calls.await(wire(key), timeout, heard -> enough.test(heard) || endpoint.failure() != null);
         if (enough.test(said)) {
@@ -128,7 +128,7 @@ final class PeerComparisons implements CallExchange {
                     .filter(one -> !said.containsKey(one))
                     .map(place::rank)
                     .toList();
-            endpoint.failures().fail(RankFailure.late(waiting, behind.isEmpty() ? missing : behind, timeout));
+            endpoint.failures.fail(RankFailure.late(waiting, behind.isEmpty() ? missing : behind, timeout));
         }
         Duration waited = Duration.ofNanos(System.nanoTime() - begin);
         throw Objects.requireNonNull(endpoint.failure()).exception(waiting.waited(waited));

@@ -71,7 +71,7 @@ record PeerPlace(ProcessRanks peers, String name, List<Integer> base, boolean is
 
     /** Returns the ranks that {@code waiting} waits for, as far as they can be found out. */
     List<Integer> behind(Endpoint waiting) {
-        CallCounts counts = waiting.calls().counts();
+        CallCounts counts = waiting.calls.counts;
         List<Integer> first = behind(counts.question());
         return first.isEmpty() ? behind(counts.questionOfAll()) : first;
     }

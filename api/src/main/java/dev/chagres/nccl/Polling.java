@@ -39,7 +39,7 @@ final class Polling {
         if (returned != Nccl.ncclSuccess() && returned != Nccl.ncclInProgress()) {
             return returned;
         }
-        FailureState failures = endpoint.failures();
+        FailureState failures = endpoint.failures;
         // Without an object for the condition, since this runs in every call.
         for (int look = 0; failures.enter(); look++) {
             int state;
@@ -64,7 +64,7 @@ final class Polling {
      * or the endpoint fails otherwise than {@code before}.
      */
     static int await(Endpoint endpoint, Duration timeout, @Nullable RankFailure before) {
-        FailureState failures = endpoint.failures();
+        FailureState failures = endpoint.failures;
         RunningClock clock = new RunningClock();
         for (int look = 0; failures.enter(); look++) {
             int state;

@@ -60,7 +60,7 @@ public final class PremultipliedSum implements Reduction, AutoCloseable {
         }
         if (endpoint.isOpen()) {
             MemorySegment comm = endpoint.handle(); // throws on another thread: the sum stays open
-            endpoint.state().ensureNotGrouping("close");
+            endpoint.state.ensureNotGrouping("close");
             closed = true;
             Status.nccl(Nccl.ncclRedOpDestroy(code, comm), "ncclRedOpDestroy");
         }

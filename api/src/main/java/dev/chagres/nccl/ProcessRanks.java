@@ -29,7 +29,9 @@ final class ProcessRanks {
 
     private final ScopedLock lock = new ScopedLock();
     private final List<Endpoint> endpoints = new ArrayList<>();
-    private final PeerCalls calls = new PeerCalls();
+    /** The announced calls of ranks in other processes. */
+    final PeerCalls calls = new PeerCalls();
+
     private @Nullable Failed failed;
     private volatile @Nullable Function<String, List<Integer>> asking;
     private volatile @Nullable PeerAgreement agreeing;
@@ -48,7 +50,7 @@ final class ProcessRanks {
         try (var _ = lock.hold()) {
             endpoints.remove(endpoint);
             for (Endpoint other : endpoints) {
-                PeerPlace known = other.elsewhere();
+                PeerPlace known = other.elsewhere;
                 if (known != null) {
                     open.add(known.name());
                 }
@@ -107,11 +109,6 @@ final class ProcessRanks {
         return present == null ? List.of() : present.apply(name + SEPARATOR + question);
     }
 
-    /** Returns the announced calls of ranks in other processes. */
-    PeerCalls calls() {
-        return calls;
-    }
-
     /** Returns this rank's progress, for a question from another process. */
     PeerProgress answer(String question) {
         int end = question.lastIndexOf(SEPARATOR);
@@ -120,13 +117,13 @@ final class ProcessRanks {
         Endpoint asked = null;
         try (var _ = lock.hold()) {
             for (Endpoint endpoint : endpoints) {
-                waits |= endpoint.calls().peerWait().isUnderWay()
-                        || endpoint.state().waits().present() != 0;
-                PeerPlace known = endpoint.elsewhere();
+                waits |= endpoint.calls.peerWait.isUnderWay()
+                        || endpoint.state.waits().present() != 0;
+                PeerPlace known = endpoint.elsewhere;
                 asked = known != null && known.name().equals(place) ? endpoint : asked;
             }
         }
-        if (asked == null || asked.calls().answers(question.substring(end + 1))) {
+        if (asked == null || asked.calls.answers(question.substring(end + 1))) {
             return PeerProgress.CAME;
         }
         return waits ? PeerProgress.WAITS : PeerProgress.LATE;
@@ -150,7 +147,7 @@ final class ProcessRanks {
             open = List.copyOf(endpoints);
         }
         for (Endpoint endpoint : open) {
-            endpoint.failures().peerFailed(rank, cause);
+            endpoint.failures.peerFailed(rank, cause);
         }
         calls.wake();
     }

@@ -19,14 +19,18 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread, but for what says otherwise.
  */
 final class RankCalls {
-    private final Endpoint endpoint;
+    final Endpoint endpoint;
     private final DeviceState state;
     private final @Nullable ThreadRanks meeting;
     private final int ranks;
     private final int rank;
-    private final CurrentCall current = new CurrentCall();
-    private final CallCounts counts;
-    private final PeerWait peerWait;
+    /** The last call. */
+    final CurrentCall current = new CurrentCall();
+
+    final CallCounts counts;
+    /** The thread's waiting for its peers. Any thread. */
+    final PeerWait peerWait;
+
     private final CaptureMode captureMode;
     private final CallRecords records;
     private final OpenEndpoints open;
@@ -36,19 +40,15 @@ final class RankCalls {
     /** {@code endpoint} has its device, its ranks and their meeting. */
     RankCalls(Endpoint endpoint) {
         this.endpoint = endpoint;
-        state = endpoint.state();
-        meeting = endpoint.meeting();
-        ranks = endpoint.ranks();
-        rank = endpoint.rank();
-        counts = new CallCounts(meeting == null ? null : meeting.arrivals(), MovedBytes.of(state), ranks, rank);
+        state = endpoint.state;
+        meeting = endpoint.meeting;
+        ranks = endpoint.ranks;
+        rank = endpoint.rank;
+        counts = new CallCounts(meeting == null ? null : meeting.arrivals, MovedBytes.of(state), ranks, rank);
         peerWait = new PeerWait(counts);
         captureMode = new CaptureMode(state);
-        records = new CallRecords(endpoint.device(), endpoint.config().name(), rank, ranks);
+        records = new CallRecords(endpoint.device, endpoint.config.name(), rank, ranks);
         open = state.get(OpenEndpoints.OF_DEVICE);
-    }
-
-    Endpoint endpoint() {
-        return endpoint;
     }
 
     /**
@@ -97,7 +97,7 @@ final class RankCalls {
         current.set(called, elements, type, by, other);
         records.enter(current, counts.count(called, other), stream, state.capture() != null);
         Group group = Group.ofThread();
-        boolean compares = endpoint.config().checks() == CollectiveChecks.FULL;
+        boolean compares = endpoint.config.checks() == CollectiveChecks.FULL;
         CallComparison comparison = compares ? new CallComparison(endpoint, tensor) : null;
         if (comparison != null && !group.isOpen()) {
             comparison.announce();
@@ -124,13 +124,13 @@ final class RankCalls {
             given(status);
         }
         if (status != 0) {
-            endpoint.failures().settle(status, current.operation().function(), during);
+            endpoint.failures.settle(status, current.operation().function(), during);
         }
     }
 
     /** Enters NCCL, if calls are polled, until {@link #await}. */
     void enter() {
-        if (!isPolled() || endpoint.failures().enter()) {
+        if (!isPolled() || endpoint.failures.enter()) {
             return;
         }
         Called during = called();
@@ -144,18 +144,18 @@ final class RankCalls {
         if (!isPolled()) {
             return returned;
         }
-        endpoint.failures().leave();
+        endpoint.failures.leave();
         int status = Polling.await(endpoint, endpoint.handle(), returned);
         if (status == Nccl.ncclInProgress()) {
             // Until NCCL has ended the call, it may read and write memory that the program frees after a failure.
-            endpoint.failures().awaitRevoked();
+            endpoint.failures.awaitRevoked();
         }
         return status;
     }
 
     /** Returns whether NCCL's calls return before they are done. */
     boolean isPolled() {
-        return endpoint.config().callMode() == CallMode.NON_BLOCKING;
+        return endpoint.config.callMode() == CallMode.NON_BLOCKING;
     }
 
     /** Handles NCCL's status for the call, or for the group of calls. */
@@ -229,9 +229,7 @@ final class RankCalls {
      */
     Called called() {
         Endpoint latest = peerWait.hasBegun() ? endpoint : open.latest();
-        return latest == null
-                ? Called.nothing(endpoint.toString())
-                : latest.calls().describe();
+        return latest == null ? Called.nothing(endpoint.toString()) : latest.calls.describe();
     }
 
     /** Returns the rank's current or last call on this communicator, and how long it has waited. */
@@ -239,22 +237,8 @@ final class RankCalls {
         return peerWait.describe(endpoint.toString(), current);
     }
 
-    /** Returns the last call. */
-    CurrentCall current() {
-        return current;
-    }
-
-    CallCounts counts() {
-        return counts;
-    }
-
     FlightRecorder recorder() {
-        return records.recorder();
-    }
-
-    /** Returns the thread's waiting for its peers. Any thread. */
-    PeerWait peerWait() {
-        return peerWait;
+        return records.recorder;
     }
 
     /**
@@ -302,7 +286,7 @@ final class RankCalls {
     /** Returns whether this rank has come to what another one in another process waits for. Any thread. */
     boolean answers(String question) {
         return question.startsWith(PeerComparisons.SAID)
-                ? !(endpoint.exchange() instanceof PeerComparisons others) || others.answers(question)
+                ? !(endpoint.exchange instanceof PeerComparisons others) || others.answers(question)
                 : counts.answers(question);
     }
 
@@ -329,16 +313,16 @@ final class RankCalls {
             if (index < 0) {
                 members.add(member);
                 member.keepForGraph();
-                calls.add(member.counts().take(null));
+                calls.add(member.counts.take(null));
             } else {
-                member.counts().take(calls.get(index));
+                member.counts.take(calls.get(index));
             }
         }
 
         @Override
         public void run() {
             for (int i = 0; i < members.size(); i++) {
-                members.get(i).endpoint().ensureUsable();
+                members.get(i).endpoint.ensureUsable();
             }
             for (int i = 0; i < members.size(); i++) {
                 members.get(i).launches(calls.get(i));
@@ -349,7 +333,7 @@ final class RankCalls {
                 first.meet();
                 first.recorder().enqueued();
                 for (int i = 0; i < members.size(); i++) {
-                    members.get(i).counts().given(calls.get(i));
+                    members.get(i).counts.given(calls.get(i));
                 }
             } finally {
                 first.leave();

@@ -86,7 +86,7 @@ record RankFailure(
             return this;
         }
         List<FlightRecorder> recorders =
-                endpoints.stream().map(one -> one.calls().recorder()).distinct().toList();
+                endpoints.stream().map(one -> one.calls.recorder()).distinct().toList();
         return new RankFailure(ranks, waiting, text, cause, FailureRecords.begin(recorders, told(null)));
     }
 

@@ -50,13 +50,13 @@ public final class Registration implements AutoCloseable {
 
     static Registration of(Endpoint endpoint, Tensor tensor) {
         endpoint.ensureUsable();
-        endpoint.state().ensureNotCapturing("register");
+        endpoint.state.ensureNotCapturing("register");
         Group.refuse("register");
         MemorySegment address = Checks.given("tensor", tensor).pointer();
-        if (Inside.state(tensor) != endpoint.state()) {
-            throw new IllegalArgumentException("tensor: expected a tensor of " + endpoint.device() + ", got "
+        if (Inside.state(tensor) != endpoint.state) {
+            throw new IllegalArgumentException("tensor: expected a tensor of " + endpoint.device + ", got "
                     + Checks.describe(tensor) + " of device " + tensor.deviceIndex()
-                    + (tensor.deviceIndex() == endpoint.device().index() ? ", opened another time" : ""));
+                    + (tensor.deviceIndex() == endpoint.device.index() ? ", opened another time" : ""));
         }
         if (tensor.count() == 0) {
             throw new IllegalArgumentException("tensor: expected elements, got " + Checks.describe(tensor));
@@ -67,28 +67,26 @@ public final class Registration implements AutoCloseable {
     /** Registers memory that NCCL has allocated. */
     static Registration ofOwn(Endpoint endpoint, MemorySegment memory, long bytes) {
         Registration made = of(endpoint, memory, bytes);
-        endpoint.ownMemory().add(memory, bytes, made.kind);
+        endpoint.ownMemory.add(memory, bytes, made.kind);
         return made;
     }
 
     private static Registration of(Endpoint endpoint, MemorySegment address, long bytes) {
-        boolean polled = endpoint.calls().isPolled();
+        boolean polled = endpoint.calls.isPolled();
         // Never freed where NCCL may write it on a thread of its own, 8 bytes for each registration.
-        MemorySegment out = polled
-                ? Arena.global().allocate(ValueLayout.ADDRESS)
-                : endpoint.state().out();
+        MemorySegment out = polled ? Arena.global().allocate(ValueLayout.ADDRESS) : endpoint.state.out();
         MemorySegment comm = endpoint.handle();
         int symmetric = Nccl.NCCL_WIN_COLL_SYMMETRIC();
         out.set(ValueLayout.ADDRESS, 0, MemorySegment.NULL);
-        endpoint.calls().begin(Operation.REGISTER, bytes, DType.BYTE);
+        endpoint.calls.begin(Operation.REGISTER, bytes, DType.BYTE);
         // Of memory that cudaMalloc gave NCCL makes no window: it says so by a null one, or, with several ranks, by
         // CUDA's refusal. After that a communicator whose calls are polled could not be used, so NCCL is not asked.
         int status = Nccl.ncclSuccess();
         if (!polled || CollectiveMemory.isOfNccl(address.address(), bytes)) {
             status = Nccl.ncclCommWindowRegister(comm, address, bytes, out, symmetric);
         }
-        status = endpoint.calls().await(status);
-        endpoint.calls().end(!polled && status == Nccl.ncclUnhandledCudaError() ? Nccl.ncclSuccess() : status);
+        status = endpoint.calls.await(status);
+        endpoint.calls.end(!polled && status == Nccl.ncclUnhandledCudaError() ? Nccl.ncclSuccess() : status);
         MemorySegment window = out.get(ValueLayout.ADDRESS, 0);
         if (window.address() != 0) {
             return new Registration(endpoint, address, window, kind(window));
@@ -127,11 +125,11 @@ public final class Registration implements AutoCloseable {
             return;
         }
         MemorySegment comm = endpoint.handle();
-        endpoint.state().ensureNotCapturing("close");
+        endpoint.state.ensureNotCapturing("close");
         Group.refuse("close");
         closed = true;
-        endpoint.ownMemory().remove(memory);
-        if (!endpoint.failures().awaitRevoked()) {
+        endpoint.ownMemory.remove(memory);
+        if (!endpoint.failures.awaitRevoked()) {
             return; // NCCL deregisters by itself, as after the communicator's close.
         }
         if (kind == Kind.WINDOW) {

@@ -22,7 +22,7 @@ final class SplitCommunicators {
 
     SplitCommunicators(ThreadRanks origin) {
         this.origin = origin;
-        splits = new Splits(origin.ranks());
+        splits = new Splits(origin.ranks);
     }
 
     List<ThreadRanks> split() {

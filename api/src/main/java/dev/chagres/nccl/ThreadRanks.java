@@ -25,7 +25,7 @@ final class ThreadRanks {
 
     private static final int NOWHERE = -1;
 
-    private final int ranks;
+    final int ranks;
     /** The meeting that this was split from; null if it was opened or shrunk. */
     private final @Nullable ThreadRanks parent;
     /** Each rank's number in the {@link #root}, by which errors name it. */
@@ -33,13 +33,17 @@ final class ThreadRanks {
     /** Each rank's number in the origin: in the root after a split, in the former communicator after a shrink. */
     private final int[] origins;
 
-    private final ConditionLock lock = new ConditionLock();
+    /** The lock of this state. */
+    final ConditionLock lock = new ConditionLock();
+
     private final boolean[] came;
-    private final Barrier arrivals;
+    /** The ranks' progress, and which have closed their communicators. */
+    final Barrier arrivals;
+
     private final List<Endpoint> endpoints = new ArrayList<>();
-    private final Comparisons comparisons;
-    private final SplitCommunicators descendants;
-    private final Accords accords;
+    final Comparisons comparisons;
+    final SplitCommunicators descendants;
+    final Accords accords;
     private volatile @Nullable RankFailure failure;
     /** Ranks that have joined. */
     private int cameCount;
@@ -68,10 +72,6 @@ final class ThreadRanks {
         comparisons = new Comparisons(this);
         accords = new Accords(this);
         came = new boolean[ranks];
-    }
-
-    int ranks() {
-        return ranks;
     }
 
     /** Returns the meeting of all ranks that this was split from. */
@@ -104,7 +104,7 @@ final class ThreadRanks {
     Endpoint waiting(int number) {
         try (var _ = lock.hold()) {
             for (Endpoint endpoint : endpoints) {
-                if (number(endpoint.rank()) == number && endpoint.calls().isKeptWaiting()) {
+                if (number(endpoint.rank) == number && endpoint.calls.isKeptWaiting()) {
                     return endpoint;
                 }
             }
@@ -126,24 +126,10 @@ final class ThreadRanks {
     Endpoint endpoint(int rank) {
         try (var _ = lock.hold()) {
             return endpoints.stream()
-                    .filter(one -> one.rank() == rank)
+                    .filter(one -> one.rank == rank)
                     .findFirst()
                     .orElseThrow();
         }
-    }
-
-    Comparisons comparisons() {
-        return comparisons;
-    }
-
-    /** Returns the lock of this state. */
-    ConditionLock lock() {
-        return lock;
-    }
-
-    /** Returns the ranks' progress, and which have closed their communicators. */
-    Barrier arrivals() {
-        return arrivals;
     }
 
     /** Waits until every rank has joined. */
@@ -218,7 +204,7 @@ final class ThreadRanks {
         boolean last;
         try (var _ = lock.hold()) {
             endpoints.remove(endpoint);
-            arrivals.left(endpoint.rank());
+            arrivals.left(endpoint.rank);
             last = added == ranks && endpoints.isEmpty();
         }
         if (last) {
@@ -237,7 +223,7 @@ final class ThreadRanks {
             revoked = List.copyOf(endpoints);
         }
         for (Endpoint endpoint : revoked) {
-            endpoint.failures().revoke();
+            endpoint.failures.revoke();
         }
         descendants.split().forEach(child -> child.fail(told));
     }
@@ -299,14 +285,6 @@ final class ThreadRanks {
                 other.finished(place);
             }
         }
-    }
-
-    SplitCommunicators descendants() {
-        return descendants;
-    }
-
-    Accords accords() {
-        return accords;
     }
 
     /** Returns whether a rank has ended, or was missed for the timeout already. */

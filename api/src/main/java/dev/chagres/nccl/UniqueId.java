@@ -172,7 +172,7 @@ public final class UniqueId {
         synchronized (this) {
             present = meeting;
         }
-        return present != null && present.accords().goesOn(rank);
+        return present != null && present.accords.goesOn(rank);
     }
 
     /**
@@ -197,12 +197,12 @@ public final class UniqueId {
      * {@link #hear}. {@link CollectiveChecks#FULL} needs it.
      */
     public void tellThrough(BiConsumer<List<Integer>, String> told) {
-        peers.calls().tellThrough(Checks.given("told", told));
+        peers.calls.tellThrough(Checks.given("told", told));
     }
 
     /** Returns whether {@link #tellThrough} was called. */
     boolean areTold() {
-        return peers.calls().areTold();
+        return peers.calls.areTold();
     }
 
     /**
@@ -211,7 +211,7 @@ public final class UniqueId {
      * @throws IllegalStateException when that process has announced too many calls that this one has not compared yet
      */
     public void hear(int process, String text) {
-        peers.calls().hear(process, Checks.given("text", text));
+        peers.calls.hear(process, Checks.given("text", text));
     }
 
     /**
@@ -233,7 +233,7 @@ public final class UniqueId {
 
     /** Checks that there is such a rank, as far as the number of ranks is known. */
     private synchronized void ensureRank(int rank, int least) {
-        int most = meeting == null ? Integer.MAX_VALUE : meeting.ranks() - 1;
+        int most = meeting == null ? Integer.MAX_VALUE : meeting.ranks - 1;
         if (rank < least || rank > most) {
             throw new IllegalArgumentException("rank: expected " + least + " to " + most + ", got " + rank);
         }
@@ -256,9 +256,9 @@ public final class UniqueId {
             }
             meeting = present;
         }
-        if (present.ranks() != ranks) {
+        if (present.ranks != ranks) {
             throw new IllegalArgumentException(
-                    "ranks: expected " + present.ranks() + ", as another rank said, got " + ranks);
+                    "ranks: expected " + present.ranks + ", as another rank said, got " + ranks);
         }
         return present;
     }

@@ -68,7 +68,7 @@ final class Watchdog {
             }
             interrupted.forEach(Watchdog::endInterrupted);
             if (late != null) {
-                if (late.calls().peerWait().number() != 0) {
+                if (late.calls.peerWait.number() != 0) {
                     timeOut(late);
                 } else {
                     timeOutIfAnyIsBehind(late);
@@ -79,15 +79,14 @@ final class Watchdog {
 
     private static List<Endpoint> interrupted() {
         return WATCHED.keySet().stream()
-                .filter(endpoint ->
-                        endpoint.failure() == null && endpoint.calls().isInterrupted())
+                .filter(endpoint -> endpoint.failure() == null && endpoint.calls.isInterrupted())
                 .toList();
     }
 
     /** Ends the wait of a rank whose thread was interrupted; a wait for work of the device alone ends by itself. */
     private static void endInterrupted(Endpoint waiting) {
         boolean forPeers =
-                waiting.calls().peerWait().number() != 0 || !behind(waiting).isEmpty();
+                waiting.calls.peerWait.number() != 0 || !behind(waiting).isEmpty();
         if (forPeers && waiting.failure() == null) {
             waiting.failInterrupted();
         }
@@ -95,11 +94,10 @@ final class Watchdog {
 
     /** Ends the wait of a rank, and of its known peers, after the timeout. */
     static void timeOut(Endpoint late) {
-        List<Integer> missing =
-                late.meeting() == null ? List.of() : late.calls().peerWait().missing();
+        List<Integer> missing = late.meeting == null ? List.of() : late.calls.peerWait.missing();
         fail(
                 late,
-                Called.in(late.toString(), late.calls().current().toString()),
+                Called.in(late.toString(), late.calls.current.toString()),
                 missing.isEmpty() ? behind(late) : missing);
     }
 
@@ -107,23 +105,23 @@ final class Watchdog {
     private static void timeOutIfAnyIsBehind(Endpoint late) {
         List<Integer> behind = late.failure() == null ? behind(late) : List.of();
         if (!behind.isEmpty()) {
-            fail(late, late.calls().describe(), behind);
+            fail(late, late.calls.describe(), behind);
         }
     }
 
     private static List<Integer> behind(Endpoint late) {
-        if (late.meeting() != null) {
-            return late.calls().behind();
+        if (late.meeting != null) {
+            return late.calls.behind();
         }
-        PeerPlace elsewhere = late.elsewhere();
+        PeerPlace elsewhere = late.elsewhere;
         return elsewhere == null ? List.of() : elsewhere.behind(late);
     }
 
     private static void fail(Endpoint late, Called waiting, List<Integer> missing) {
-        long millis = late.config().timeout().toMillis();
-        ThreadRanks meeting = late.meeting();
+        long millis = late.config.timeout().toMillis();
+        ThreadRanks meeting = late.meeting;
         if (meeting == null) {
-            late.failures().fail(RankFailure.late(waiting, missing, millis));
+            late.failures.fail(RankFailure.late(waiting, missing, millis));
         } else {
             // A rank that does not come here is missing in the communicators that this was split from, too.
             meeting.root().fail(RankFailure.late(waiting, FailureAttribution.of(late, meeting, missing), millis));
@@ -132,12 +130,12 @@ final class Watchdog {
 
     private static @Nullable Endpoint firstLate(long now) {
         for (Map.Entry<Endpoint, Seen> entry : WATCHED.entrySet()) {
-            long wait = entry.getKey().calls().waitingForPeers();
+            long wait = entry.getKey().calls.waitingForPeers();
             Seen seen = entry.getValue();
             if (wait == 0 || wait != seen.wait) {
                 seen.wait = wait;
                 seen.sinceNanos = now;
-            } else if (now - seen.sinceNanos > entry.getKey().config().timeout().toNanos()) {
+            } else if (now - seen.sinceNanos > entry.getKey().config.timeout().toNanos()) {
                 seen.sinceNanos = now;
                 return entry.getKey();
             }

@@ -81,7 +81,7 @@ public final class Attention {
         tell(problem, tensors, WorkListener.Part.FORWARD, stream);
         AttentionStruct struct = Inside.state(stream).get(AttentionStruct.ATTACHMENT);
         struct.describe(problem, tensors, scores, place);
-        Status.ops(Ops.ops_attention_forward(struct.segment(), stream.handle()), "ops_attention_forward");
+        Status.ops(Ops.ops_attention_forward(struct.segment, stream.handle()), "ops_attention_forward");
     }
 
     /**
@@ -137,7 +137,7 @@ public final class Attention {
         AttentionStruct struct = Inside.state(stream).get(AttentionStruct.ATTACHMENT);
         struct.describe(problem, tensors, scores, place);
         struct.describeGradients(problem, tensors, delta);
-        Status.ops(Ops.ops_attention_backward(struct.segment(), stream.handle()), "ops_attention_backward");
+        Status.ops(Ops.ops_attention_backward(struct.segment, stream.handle()), "ops_attention_backward");
     }
 
     private static void tell(

@@ -25,7 +25,7 @@ final class AttentionStruct {
     static final DeviceState.Attachment<AttentionStruct> ATTACHMENT =
             new DeviceState.Attachment<>(AttentionStruct::new);
 
-    private final MemorySegment segment;
+    final MemorySegment segment;
     /** The strides of each tensor, inside the struct. */
     private final MemorySegment query;
 
@@ -57,10 +57,6 @@ final class AttentionStruct {
         biasShape = OpsScores.bias_shape(scores);
         maskShape = OpsScores.mask_shape(scores);
         place = OpsAttention.place(segment);
-    }
-
-    MemorySegment segment() {
-        return segment;
     }
 
     /** Fills in what forward and backward have in common. */

@@ -26,16 +26,12 @@ import org.jspecify.annotations.Nullable;
 final class NormStruct {
     static final DeviceState.Attachment<NormStruct> ATTACHMENT = new DeviceState.Attachment<>(NormStruct::new);
 
-    private final MemorySegment segment;
+    final MemorySegment segment;
     private final Multiprocessors multiprocessors;
 
     private NormStruct(DeviceState device) {
         segment = OpsResidualNorm.allocate(device.arena());
         multiprocessors = device.multiprocessors();
-    }
-
-    MemorySegment segment() {
-        return segment;
     }
 
     /** Fills in the norm, the shape of {@code rows}, and the number of multiprocessors to use. */

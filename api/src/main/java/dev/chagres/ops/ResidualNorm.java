@@ -130,7 +130,7 @@ public final class ResidualNorm {
         NormStruct struct = struct(x, h, stream);
         struct.forward(x, bias, residual, beta, y);
         struct.quantized(quantized);
-        Status.ops(Ops.ops_residual_norm_forward(struct.segment(), stream.handle()), "ops_residual_norm_forward");
+        Status.ops(Ops.ops_residual_norm_forward(struct.segment, stream.handle()), "ops_residual_norm_forward");
     }
 
     /**
@@ -148,7 +148,7 @@ public final class ResidualNorm {
         checkBackward(dy, input, dresidual, dh, stream);
         NormStruct struct = struct(dy, input, stream);
         struct.backward(dy, dresidual, dh, given("gradients", dgamma), dbeta, output.beta());
-        Status.ops(Ops.ops_residual_norm_backward(struct.segment(), stream.handle()), "ops_residual_norm_backward");
+        Status.ops(Ops.ops_residual_norm_backward(struct.segment, stream.handle()), "ops_residual_norm_backward");
     }
 
     private NormStruct struct(Tensor rows, @Nullable Tensor input, Stream stream) {

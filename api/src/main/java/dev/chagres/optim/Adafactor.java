@@ -186,10 +186,10 @@ public final class Adafactor extends FlatOptimizer {
 
     private List<AdafactorRanges> tables(List<Parameter> of, Config config) {
         Map<DType, List<AdafactorRange>> byType = new EnumMap<>(DType.class);
-        Scope scope = state.scope();
+        Scope scope = state.scope;
         for (Parameter parameter : of) {
             MatrixPart part = MatrixPart.of(parameters(), parameter);
-            UpdateRange range = part.range(state.ranges());
+            UpdateRange range = part.range(state.ranges);
             if (range != null) {
                 byType.computeIfAbsent(range.weights().dtype(), _ -> new ArrayList<>())
                         .add(new AdafactorRange(
@@ -197,7 +197,7 @@ public final class Adafactor extends FlatOptimizer {
                                 moments.place(part),
                                 state.gradients(range),
                                 range.weights(scope),
-                                state.masters().of(range),
+                                state.masters.of(range),
                                 mean(range, config),
                                 range.weightDecay()));
             }
@@ -208,7 +208,7 @@ public final class Adafactor extends FlatOptimizer {
     }
 
     private @Nullable Tensor mean(UpdateRange range, Config config) {
-        return config.beta1() == 0 ? null : state.scope().view(state.vector(0), range.gradientOffset(), range.count());
+        return config.beta1() == 0 ? null : state.scope.view(state.vector(0), range.gradientOffset(), range.count());
     }
 
     @Override
@@ -221,23 +221,23 @@ public final class Adafactor extends FlatOptimizer {
 
     @Override
     void update(Tensor gradientScale, Tensor skip) {
-        AdafactorMatrices matrices = moments.table();
+        AdafactorMatrices matrices = moments.table;
         if (matrices == null) {
             return;
         }
-        Stream stream = state.scope().stream();
-        Tensor step = state.numbers().step();
-        moments.sums().zero(stream);
-        moments.updateSums().zero(stream);
+        Stream stream = state.scope.stream();
+        Tensor step = state.numbers.step;
+        moments.sums.zero(stream);
+        moments.updateSums.zero(stream);
         for (int i = 0; i < counted.size(); i++) {
             method.sums(counted.get(i), step, gradientScale, skip, stream);
         }
-        parameters().access().sumOfModel(moments.sums());
+        parameters().access().sumOfModel(moments.sums);
         method.factors(matrices, step, gradientScale, skip, stream);
         for (int i = 0; i < counted.size(); i++) {
             method.updates(counted.get(i), step, gradientScale, skip, stream);
         }
-        parameters().access().sumOfModel(moments.updateSums());
+        parameters().access().sumOfModel(moments.updateSums);
         method.clip(matrices, step, gradientScale, skip, stream);
         for (int i = 0; i < updated.size(); i++) {
             method.step(updated.get(i), step, gradientScale, skip, stream);

@@ -26,7 +26,7 @@ final class AdamUpdate {
         adam = config.adam();
         this.state = state;
         count = ranges.size();
-        Scope scope = state.scope();
+        Scope scope = state.scope;
         tables = UpdateRange.tables(
                 ranges,
                 range -> new AdamRange(
@@ -34,8 +34,8 @@ final class AdamUpdate {
                         range.weights(scope),
                         scope.view(state.vector(0), range.gradientOffset(), range.count()),
                         scope.view(state.vector(1), range.gradientOffset(), range.count()),
-                        state.masters().of(range),
-                        state.numbers().rate(range.group()),
+                        state.masters.of(range),
+                        state.numbers.rate(range.group()),
                         range.weightDecay()),
                 alike -> AdamRanges.of(alike, scope));
     }
@@ -43,7 +43,7 @@ final class AdamUpdate {
     /** Enqueues the step. */
     void run(Tensor gradientScale, Tensor skip) {
         for (int i = 0; i < tables.size(); i++) {
-            adam.step(tables.get(i), state.numbers().step(), gradientScale, skip, state.scope().stream());
+            adam.step(tables.get(i), state.numbers.step, gradientScale, skip, state.scope.stream());
         }
     }
 

@@ -223,7 +223,7 @@ public final class AdamW extends FlatOptimizer {
         super(parameters, config, groups, decay, config.momentDType(), VECTORS, masters);
         boolean isCoded = config.momentDType() == DType.BYTE;
         coded = isCoded ? begun(() -> new StepUpdate(config.step(), state, null)) : null;
-        update = isCoded ? null : begun(() -> new AdamUpdate(config, state.ranges(), state));
+        update = isCoded ? null : begun(() -> new AdamUpdate(config, state.ranges, state));
         offloaded = null;
     }
 
@@ -241,7 +241,7 @@ public final class AdamW extends FlatOptimizer {
                 ranges -> hostBytes(parameters, updates, ranges));
         coded = null;
         update = null;
-        offloaded = begun(() -> new OffloadedUpdate(config, parameters, state.ranges(), state));
+        offloaded = begun(() -> new OffloadedUpdate(config, parameters, state.ranges, state));
     }
 
     /** Returns the bytes of two moments and the masters. */
@@ -288,7 +288,7 @@ public final class AdamW extends FlatOptimizer {
     @Override
     public void close() {
         if (offloaded != null) {
-            Inside.state(state.scope().stream()).ensureCloses();
+            Inside.state(state.scope.stream()).ensureCloses();
             offloaded.close();
         }
         super.close();

@@ -31,14 +31,15 @@ final class FactoredMoments {
 
     private final Scope scope;
     /** Sums of gradients and weights, which ranks add up. */
-    private final Tensor sums;
+    final Tensor sums;
     /** Sums of updates, likewise. */
-    private final Tensor updateSums;
+    final Tensor updateSums;
 
     /** By name, for ranks of a pipeline have other objects of a parameter than the model. */
     private final Map<String, AdafactorMatrix> matrices = new LinkedHashMap<>();
 
-    private final @Nullable AdafactorMatrices table;
+    /** All matrices; null of a model without trained parameters. */
+    final @Nullable AdafactorMatrices table;
     /** Of a rank's part of split parameters: which rows or columns it has. */
     private final IdentityHashMap<Parameter, Tensor> maps = new IdentityHashMap<>();
 
@@ -55,7 +56,7 @@ final class FactoredMoments {
     }
 
     FactoredMoments(Parameters parameters, OptimizerState state) {
-        scope = state.scope();
+        scope = state.scope;
         List<Parameter> all = parameters.access().ofModel().stream()
                 .filter(one -> !one.isFrozen() && one.wholeShape().count() > 0)
                 .toList();
@@ -78,29 +79,12 @@ final class FactoredMoments {
                     size.isVector() ? null : scope.view(means, row + column, size.rows()),
                     scope.view(means, row + column + size.rows(), size.columns()),
                     scope.view(numbers, 3L * i, 3),
-                    state.numbers()
-                            .rate(UpdateRange.groupOf(
-                                    all.get(i), state.numbers().groups())));
+                    state.numbers.rate(UpdateRange.groupOf(all.get(i), state.numbers.groups)));
             matrices.put(all.get(i).name(), matrix);
             row += size.rows();
             column += size.columns();
         }
         table = all.isEmpty() ? null : AdafactorMatrices.of(List.copyOf(matrices.values()), scope);
-    }
-
-    /** Returns all matrices; null of a model without trained parameters. */
-    @Nullable
-    AdafactorMatrices table() {
-        return table;
-    }
-
-    /** Returns the sums of gradients and of weights. */
-    Tensor sums() {
-        return sums;
-    }
-
-    Tensor updateSums() {
-        return updateSums;
     }
 
     /** Returns the whole matrix of a parameter of this rank. */

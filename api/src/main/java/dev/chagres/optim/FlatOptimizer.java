@@ -68,9 +68,9 @@ abstract class FlatOptimizer implements Optimizer {
                 name, parameters, dtype, endings, masters, ranges, own, hostBytes.applyAsLong(ranges));
         Stream stream = parameters.scope().stream();
         try {
-            one = state.scope().tensor(DType.FLOAT32, 1);
+            one = state.scope.tensor(DType.FLOAT32, 1);
             one.set(stream, 1f);
-            neverSkip = state.scope().tensor(DType.INT32, 1);
+            neverSkip = state.scope.tensor(DType.INT32, 1);
             neverSkip.zero(stream);
         } catch (RuntimeException | Error failure) {
             state.close();
@@ -128,7 +128,7 @@ abstract class FlatOptimizer implements Optimizer {
     @Override
     public final String toString() {
         StringBuilder lines = new StringBuilder(text);
-        for (ParameterGroup group : state.numbers().groups()) {
+        for (ParameterGroup group : state.numbers.groups) {
             lines.append("\n  ").append(group);
         }
         return lines.toString();
@@ -137,7 +137,7 @@ abstract class FlatOptimizer implements Optimizer {
     @Override
     public final long step() {
         state.ensureOpen();
-        return state.numbers().taken();
+        return state.numbers.taken();
     }
 
     @Override
@@ -160,7 +160,7 @@ abstract class FlatOptimizer implements Optimizer {
 
     @Override
     public final long byteSize() {
-        return state.scope().reservedBytes();
+        return state.scope.reservedBytes();
     }
 
     @Override
@@ -178,9 +178,9 @@ abstract class FlatOptimizer implements Optimizer {
         parameters.completeGradients();
         LossScaler scaler = norm.scaler();
         if (scaler == null) {
-            state.numbers().next(rate);
+            state.numbers.next(rate);
         } else {
-            state.numbers().next(rate, scaler, norm.skip());
+            state.numbers.next(rate, scaler, norm.skip());
         }
         begin(norm.scale(), norm.skip());
         if (scaler == null) {
@@ -199,7 +199,7 @@ abstract class FlatOptimizer implements Optimizer {
     public final void step(float rate, Tensor gradientScale) {
         check(rate, gradientScale);
         parameters.completeGradients(); // refuses a step before its sums, when nothing is counted yet
-        state.numbers().next(rate);
+        state.numbers.next(rate);
         begin(gradientScale, neverSkip);
         parameters.nextStep();
     }
@@ -207,24 +207,24 @@ abstract class FlatOptimizer implements Optimizer {
     @Override
     public final void rate(float rate) {
         state.ensureOpen();
-        state.numbers().checkRate(rate);
-        state.numbers().choose(rate);
+        state.numbers.checkRate(rate);
+        state.numbers.choose(rate);
     }
 
     private void check(float rate, Tensor gradientScale) {
-        Stream stream = state.scope().stream();
+        Stream stream = state.scope.stream();
         Inside.state(stream).ensureCurrent();
         Inside.state(stream).ensureNotGrouping("step");
         state.ensureTraining();
         Checks.on(stream, "parameters", parameters.gradients());
         Checks.vector(stream, "gradientScale", gradientScale, DType.FLOAT32, 1);
-        state.numbers().checkRate(rate);
-        state.numbers().ensureChosen(rate);
+        state.numbers.checkRate(rate);
+        state.numbers.ensureChosen(rate);
     }
 
     private void begin(Tensor gradientScale, Tensor skip) {
-        Inside.state(state.scope().stream()).awaitReads();
-        state.masters().prepare();
+        Inside.state(state.scope.stream()).awaitReads();
+        state.masters.prepare();
         WeightAverage average = state.average();
         if (average != null) {
             average.prepare();

@@ -21,7 +21,9 @@ import org.jspecify.annotations.Nullable;
  */
 abstract class MasterCopies implements StepWork {
     private final Parameters parameters;
-    private final StateVector vector;
+    /** All masters, in the order of the gradients. */
+    final StateVector vector;
+
     final Scope scope;
     private int version;
 
@@ -48,11 +50,6 @@ abstract class MasterCopies implements StepWork {
         return (ranges, scope, _) -> kind == AdamW.Masters.REMAINDER
                 ? new Remainders(parameters, ranges, scope)
                 : new MasterWeights(parameters, ranges, scope);
-    }
-
-    /** Returns all masters, in the order of the gradients. */
-    final StateVector vector() {
-        return vector;
     }
 
     /** Adds the masters of a parameter, if it has any. */
@@ -131,7 +128,7 @@ abstract class MasterCopies implements StepWork {
             long count = run.stream().mapToLong(UpdateRange::count).sum();
             copies.add(new Copy(
                     scope.view(first.weights(), first.weightOffset(), count),
-                    scope.view(vector().elements(), first.gradientOffset(), count)));
+                    scope.view(vector.elements(), first.gradientOffset(), count)));
         }
 
         @Override
@@ -170,7 +167,7 @@ abstract class MasterCopies implements StepWork {
         /** The remainder of a BFLOAT16 number as FP32 master is 0. */
         @Override
         void take() {
-            vector().elements().zero(scope.stream());
+            vector.elements().zero(scope.stream());
         }
     }
 }

@@ -41,14 +41,14 @@ final class MatrixOwners {
             this.matrices = matrices;
             own = rank < matrices.size() ? matrices.get(rank) : null;
             for (int owner = 0; owner < matrices.size(); owner++) {
-                Tensor part = matrices.get(owner).own();
+                Tensor part = matrices.get(owner).own;
                 if (part != null && owner != rank) {
                     parts.add(new Transfer(part, owner));
                 }
             }
             Tensor of = null;
             for (int peer = 0; own != null && peer < ranks.size(); peer++) {
-                MatrixPart part = MatrixPart.of(parameters, own.part().matrix(), ranks.get(peer));
+                MatrixPart part = MatrixPart.of(parameters, own.part.matrix(), ranks.get(peer));
                 if (part.count() > 0) {
                     Tensor elements = own.whole(part.first(), part.count());
                     if (peer == rank) {
@@ -93,7 +93,7 @@ final class MatrixOwners {
             }
             exchange(collect);
             if (own != null) {
-                Tensor part = own.own();
+                Tensor part = own.own;
                 if (place != null && part != null) {
                     place.copyFrom(stream, part);
                 }

@@ -129,7 +129,8 @@ final class MatrixUpdate {
 
     private final Muon.Config config;
     private final Scratch scratch;
-    private final MatrixPart part;
+    /** Which elements this rank updates. */
+    final MatrixPart part;
     /** Null where no tensor-parallel ranks split the matrix. */
     private final @Nullable SplitMatrix split;
 
@@ -148,7 +149,7 @@ final class MatrixUpdate {
     private final OptimizerStep moving;
     private final OptimizerStep applying = OptimizerStep.of(Method.SGD, 0, 0);
     /** This rank's part of the direction, where another rank may compute the whole; null where this rank updates no element, as the next ones. */
-    private final @Nullable Tensor own;
+    final @Nullable Tensor own;
 
     private final @Nullable StepRanges mean;
 
@@ -173,7 +174,7 @@ final class MatrixUpdate {
         this.config = config;
         this.part = part;
         this.scratch = scratch;
-        Scope scope = state.scope();
+        Scope scope = state.scope;
         stream = scope.stream();
         long height = part.matrix().wholeShape().size(0);
         long width = part.matrix().wholeShape().size(1);
@@ -217,10 +218,10 @@ final class MatrixUpdate {
                 List.of(new StepRange(
                         kept,
                         range.weights(scope),
-                        state.masters().of(range),
+                        state.masters.of(range),
                         StepState.of(unused),
                         null,
-                        state.numbers().rate(range.group()),
+                        state.numbers.rate(range.group()),
                         null,
                         range.weightDecay())),
                 scope);
@@ -234,17 +235,6 @@ final class MatrixUpdate {
         move(gradientScale, skip);
         orthogonalize();
         apply(skip);
-    }
-
-    /** Returns which elements this rank updates. */
-    MatrixPart part() {
-        return part;
-    }
-
-    /** Returns this rank's part of the direction; null where it has none. */
-    @Nullable
-    Tensor own() {
-        return own;
     }
 
     /** Returns a view of elements of the direction that ranks shard: the whole, or what is a tensor-parallel rank's. */

@@ -184,18 +184,17 @@ public final class Muon extends FlatOptimizer {
                 .filter(config::takes)
                 .map(matrix -> MatrixPart.of(parameters, SplitMatrix.ensureEven(matrix)))
                 .toList());
-        List<UpdateRange> ofOthers =
-                UpdateRange.of(parameters, others.weightDecay(), state.numbers().groups());
+        List<UpdateRange> ofOthers = UpdateRange.of(parameters, others.weightDecay(), state.numbers.groups);
         rest = begun(() -> new AdamUpdate(others, MatrixPart.rest(ofOthers, parts), state));
         boolean isSharded = parameters.access().shard() != null;
         matrices = begun(() -> {
-            var scratch = new MatrixUpdate.Scratch(config, parts, state.scope());
-            List<@Nullable Tensor> rooms = isSharded ? MatrixOwners.rooms(parameters, parts, state.scope()) : List.of();
+            var scratch = new MatrixUpdate.Scratch(config, parts, state.scope);
+            List<@Nullable Tensor> rooms = isSharded ? MatrixOwners.rooms(parameters, parts, state.scope) : List.of();
             List<MatrixUpdate> made = new ArrayList<>();
             for (int i = 0; i < parts.size(); i++) {
                 MatrixPart part = parts.get(i);
                 Tensor room = isSharded ? rooms.get(i) : null;
-                made.add(new MatrixUpdate(config, part, part.range(state.ranges()), room, scratch, parameters, state));
+                made.add(new MatrixUpdate(config, part, part.range(state.ranges), room, scratch, parameters, state));
             }
             return List.copyOf(made);
         });

@@ -79,7 +79,7 @@ final class OffloadedUpdate implements AutoCloseable {
         this.state = state;
         this.parameters = parameters;
         this.ranges = ranges.size();
-        stream = state.scope().stream();
+        stream = state.scope.stream();
         Device device = stream.device();
         try (Opened opened = new Opened()) {
             up = opened.add(device.openStream());
@@ -96,7 +96,7 @@ final class OffloadedUpdate implements AutoCloseable {
             for (int i = 0; i < needed; i++) {
                 Slot slot = new Slot(device, opened);
                 for (Stored vector : vectors) {
-                    slot.parts.add(state.scope().tensor(vector.elements().dtype(), size * vector.width()));
+                    slot.parts.add(state.scope.tensor(vector.elements().dtype(), size * vector.width()));
                 }
                 slots.add(slot);
             }
@@ -125,7 +125,7 @@ final class OffloadedUpdate implements AutoCloseable {
         }
         int width = vectors.getFirst().width();
         long place = width * (range.gradientOffset() - first);
-        return state.scope().view(slot.parts.getFirst(), place, width * range.count());
+        return state.scope.view(slot.parts.getFirst(), place, width * range.count());
     }
 
     /** From now on the masters of each chunk also update an average, while they are on the device. */
@@ -134,7 +134,7 @@ final class OffloadedUpdate implements AutoCloseable {
             Chunk chunk = chunks.get(i);
             Slot slot = slots.get(i % slots.size());
             averages.add(made.tables(
-                    inside(state.ranges(), chunk.first, chunk.count), range -> masters(slot, chunk.first, range)));
+                    inside(state.ranges, chunk.first, chunk.count), range -> masters(slot, chunk.first, range)));
         }
         average = made;
     }
@@ -142,7 +142,7 @@ final class OffloadedUpdate implements AutoCloseable {
     private Chunk chunk(long first, long count, List<UpdateRange> all) {
         Slot slot = slots.get(chunks.size() % slots.size());
         int moments = hasMasters() ? 1 : 0;
-        Scope scope = state.scope();
+        Scope scope = state.scope;
         return new Chunk(
                 first,
                 count,
@@ -156,7 +156,7 @@ final class OffloadedUpdate implements AutoCloseable {
                                     scope.view(slot.parts.get(moments), place, range.count()),
                                     scope.view(slot.parts.get(moments + 1), place, range.count()),
                                     masters(slot, first, range),
-                                    state.numbers().rate(range.group()),
+                                    state.numbers.rate(range.group()),
                                     range.weightDecay());
                         },
                         alike -> AdamRanges.of(alike, scope)));
@@ -182,7 +182,7 @@ final class OffloadedUpdate implements AutoCloseable {
             stream.await(slot.filled);
             List<AdamRanges> tables = chunks.get(i).tables();
             for (int table = 0; table < tables.size(); table++) {
-                adam.step(tables.get(table), state.numbers().step(), gradientScale, skip, stream);
+                adam.step(tables.get(table), state.numbers.step, gradientScale, skip, stream);
             }
             if (average != null) {
                 average.update(averages.get(i), skip);

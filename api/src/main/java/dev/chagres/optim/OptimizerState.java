@@ -28,8 +28,10 @@ import org.jspecify.annotations.Nullable;
 final class OptimizerState implements AutoCloseable {
     private final String name;
     private final Parameters parameters;
-    private final List<UpdateRange> ranges;
-    private final Scope scope;
+    /** All elements, by weight type, decay and group. */
+    final List<UpdateRange> ranges;
+    /** The scope that owns the memory; its stream runs the steps. */
+    final Scope scope;
     /** Where vectors and masters lie: {@link #scope}, or memory of the host. */
     private final Scope kept;
     /** What masters are kept, and where. */
@@ -40,8 +42,8 @@ final class OptimizerState implements AutoCloseable {
     }
 
     private final List<StateVector> vectors = new ArrayList<>();
-    private final MasterCopies masters;
-    private final StepScalars numbers;
+    final MasterCopies masters;
+    final StepScalars numbers;
     /** Null without one. */
     private @Nullable WeightAverage average;
 
@@ -113,7 +115,7 @@ final class OptimizerState implements AutoCloseable {
     WeightAverage keepAverage(float decay) {
         WeightAverage made = new WeightAverage(parameters, this, decay);
         average = made;
-        vectors.add(made.vector());
+        vectors.add(made.vector);
         return made;
     }
 
@@ -142,19 +144,9 @@ final class OptimizerState implements AutoCloseable {
         return tensor;
     }
 
-    /** Returns all elements, by weight type, decay and group. */
-    List<UpdateRange> ranges() {
-        return ranges;
-    }
-
     /** Returns this rank's gradients of a range. */
     Tensor gradients(UpdateRange range) {
         return scope.view(parameters.gradients(), range.gradientOffset(), range.count());
-    }
-
-    /** Returns the scope that owns the memory; its stream runs the steps. */
-    Scope scope() {
-        return scope;
     }
 
     /** Returns a vector, by its place in {@link #vectors} after the masters. */
@@ -172,14 +164,6 @@ final class OptimizerState implements AutoCloseable {
         return new StepState(
                 scope.view(vector(2 * index), first, range.count()),
                 scope.view(scales.elements(), scales.countOf(first), scales.countOf(range.count())));
-    }
-
-    MasterCopies masters() {
-        return masters;
-    }
-
-    StepScalars numbers() {
-        return numbers;
     }
 
     void ensureOpen() {
@@ -263,7 +247,7 @@ final class OptimizerState implements AutoCloseable {
     /** Returns the vectors with state for each element of the gradients, in the order of {@link #whole}. */
     List<StateVector> vectors() {
         ensureOpen();
-        List<StateVector> all = new ArrayList<>(List.of(masters.vector()));
+        List<StateVector> all = new ArrayList<>(List.of(masters.vector));
         all.addAll(vectors);
         return all;
     }
@@ -274,7 +258,7 @@ final class OptimizerState implements AutoCloseable {
      */
     String settings(String text, boolean withMembers) {
         StringBuilder settings = new StringBuilder(text);
-        List<ParameterGroup> groups = numbers.groups();
+        List<ParameterGroup> groups = numbers.groups;
         for (int i = 0; i < groups.size(); i++) {
             settings.append(" with ").append(groups.get(i));
             if (withMembers) {

@@ -151,10 +151,10 @@ public final class ScheduleFreeAdamW extends FlatOptimizer {
         super(parameters, config, groups, decay, DType.FLOAT32, VECTORS, averages);
         this.config = config;
         point = OptimizerStep.of(Method.SCHEDULE_FREE_POINT, config.beta1(), config.beta2());
-        sums = state.numbers().keepAverages();
-        shares = state.scope().like(state.numbers().rates());
+        sums = state.numbers.keepAverages();
+        shares = state.scope.like(state.numbers.rates);
         update = begun(() -> {
-            shares.zero(state.scope().stream());
+            shares.zero(state.scope.stream());
             OptimizerStep method = new OptimizerStep(
                     Method.SCHEDULE_FREE,
                     config.beta1(),
@@ -173,10 +173,10 @@ public final class ScheduleFreeAdamW extends FlatOptimizer {
 
     @Override
     void update(Tensor gradientScale, Tensor skip) {
-        Stream stream = state.scope().stream();
+        Stream stream = state.scope.stream();
         OptimizerStep.averageShare(
-                state.numbers().rates(),
-                state.numbers().step(),
+                state.numbers.rates,
+                state.numbers.step,
                 skip,
                 sums,
                 shares,
@@ -195,9 +195,9 @@ public final class ScheduleFreeAdamW extends FlatOptimizer {
     @Override
     public void beginEvaluation() {
         state.ensureSwitches(NAME, "beginEvaluation");
-        if (!state.numbers().isEvaluating()) {
-            state.masters().write(); // Weights that were written from outside are the averages from now on.
-            ((Averages) state.masters()).give();
+        if (!state.numbers.isEvaluating()) {
+            state.masters.write(); // Weights that were written from outside are the averages from now on.
+            ((Averages) state.masters).give();
             state.rewritten(true);
         }
     }
@@ -211,7 +211,7 @@ public final class ScheduleFreeAdamW extends FlatOptimizer {
     @Override
     public void endEvaluation() {
         state.ensureSwitches(NAME, "endEvaluation");
-        if (state.numbers().isEvaluating()) {
+        if (state.numbers.isEvaluating()) {
             update.run(point, one, neverSkip);
             state.rewritten(false);
         }

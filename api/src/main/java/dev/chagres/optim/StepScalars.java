@@ -32,12 +32,15 @@ final class StepScalars implements AutoCloseable {
     private final MemorySegment hostRates;
     private final MemorySegment hostStep;
     private final Tensor block;
-    private final List<ParameterGroup> groups;
+    final List<ParameterGroup> groups;
     /** The factor of each group on the rate, after the 1 for parameters without a group. */
     private final float[] factors;
 
-    private final Tensor rates;
-    private final Tensor step;
+    /** The learning rates of all groups, FLOAT32 [groups + 1]; the first is that of parameters without a group. */
+    final Tensor rates;
+    /** The number of the step, from 1 on, INT32 [1]. */
+    final Tensor step;
+
     private int taken;
     /** The rate of the next step, or of a graph's next launch. */
     private float rate;
@@ -72,10 +75,6 @@ final class StepScalars implements AutoCloseable {
         block = scope.tensor(DType.FLOAT32, factors.length + 1L);
         rates = scope.view(block, 0, factors.length);
         step = scope.reinterpret(block, DType.INT32, factors.length, 1);
-    }
-
-    List<ParameterGroup> groups() {
-        return groups;
     }
 
     boolean isClosed() {
@@ -286,19 +285,9 @@ final class StepScalars implements AutoCloseable {
         deviceCounts = false;
     }
 
-    /** Returns the learning rates of all groups, FLOAT32 [groups + 1]; the first is that of parameters without a group. */
-    Tensor rates() {
-        return rates;
-    }
-
     /** Returns the learning rate of a group, FLOAT32 [1]. */
     Tensor rate(int group) {
         return scope.view(rates, group, 1);
-    }
-
-    /** Returns the number of the step, from 1 on, INT32 [1]. */
-    Tensor step() {
-        return step;
     }
 
     @Override

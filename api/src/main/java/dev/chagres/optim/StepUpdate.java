@@ -33,18 +33,18 @@ final class StepUpdate {
     StepUpdate(OptimizerStep method, OptimizerState state, @Nullable Tensor shares) {
         this.method = method;
         this.state = state;
-        count = state.ranges().size();
+        count = state.ranges.size();
         boolean two = method.method() == Method.ADAM || shares != null;
-        Scope scope = state.scope();
+        Scope scope = state.scope;
         tables = UpdateRange.tables(
-                state.ranges(),
+                state.ranges,
                 range -> new StepRange(
                         state.gradients(range),
                         range.weights(scope),
-                        state.masters().of(range),
+                        state.masters.of(range),
                         state.of(0, range),
                         two ? state.of(1, range) : null,
-                        state.numbers().rate(range.group()),
+                        state.numbers.rate(range.group()),
                         shares == null ? null : scope.view(shares, range.group(), 1),
                         range.weightDecay()),
                 alike -> StepRanges.of(alike, scope));
@@ -58,7 +58,7 @@ final class StepUpdate {
     /** Enqueues the step of another method with the same states. */
     void run(OptimizerStep other, Tensor gradientScale, Tensor skip) {
         for (int i = 0; i < tables.size(); i++) {
-            other.step(tables.get(i), state.numbers().step(), gradientScale, skip, state.scope().stream());
+            other.step(tables.get(i), state.numbers.step, gradientScale, skip, state.scope.stream());
         }
     }
 

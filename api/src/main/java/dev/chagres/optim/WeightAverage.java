@@ -45,17 +45,17 @@ final class WeightAverage extends MasterCopies {
 
     /** Allocates averages in the scope of {@code state}. */
     WeightAverage(Parameters parameters, OptimizerState state, float decay) {
-        Scope scope = state.scope();
+        Scope scope = state.scope;
         Tensor averages = OptimizerState.zeros(parameters.gradients().count(), scope);
         super(parameters, new StateVector(ENDING, averages, 1), scope);
         this.state = state;
-        scale = state.numbers().rate(0);
+        scale = state.numbers.rate(0);
         method = OptimizerStep.of(Method.AVERAGE, decay, 0);
-        parts = state.ranges().stream()
+        parts = state.ranges.stream()
                 .map(range ->
                         new Part(range.weights(scope), scope.view(averages, range.gradientOffset(), range.count())))
                 .toList();
-        tables = state.hostBytes() > 0 ? List.of() : tables(state.ranges(), state.masters()::of);
+        tables = state.hostBytes() > 0 ? List.of() : tables(state.ranges, state.masters::of);
         take();
     }
 
@@ -67,9 +67,9 @@ final class WeightAverage extends MasterCopies {
                         state.gradients(range),
                         range.weights(scope),
                         masters.apply(range),
-                        StepState.of(scope.view(vector().elements(), range.gradientOffset(), range.count())),
+                        StepState.of(scope.view(vector.elements(), range.gradientOffset(), range.count())),
                         null,
-                        state.numbers().rate(range.group()),
+                        state.numbers.rate(range.group()),
                         null,
                         0),
                 alike -> StepRanges.of(alike, scope));
@@ -83,7 +83,7 @@ final class WeightAverage extends MasterCopies {
     /** The same for the ranges of these tables. */
     void update(List<StepRanges> some, Tensor skip) {
         for (int i = 0; i < some.size(); i++) {
-            method.step(some.get(i), state.numbers().step(), scale, skip, scope.stream());
+            method.step(some.get(i), state.numbers.step, scale, skip, scope.stream());
         }
     }
 
@@ -100,8 +100,7 @@ final class WeightAverage extends MasterCopies {
         if (room != null) {
             return;
         }
-        state.masters()
-                .write(); // Weights that were written from outside are the masters from now on, and the averages.
+        state.masters.write(); // Weights that were written from outside are the masters from now on, and the averages.
         write();
         Scope made = scope.device().openScope(scope.stream());
         room = made;

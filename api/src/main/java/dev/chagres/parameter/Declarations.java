@@ -26,9 +26,11 @@ final class Declarations {
     /** The most elements whose bytes, alignment of parameters included, a long can count. */
     private static final long MOST_ELEMENTS = Long.MAX_VALUE / 16;
 
-    private final TensorParallel tensorParallel;
-    private final ContextParallel contextParallel;
-    private final PlanClaim claim;
+    final TensorParallel tensorParallel;
+    final ContextParallel contextParallel;
+    /** Who has allocated the model that this is, or is a part of. */
+    final PlanClaim claim;
+
     private final Map<String, List<Parameter>> groups = new LinkedHashMap<>();
     private final List<Parameter> parameters = new ArrayList<>();
     /** The declarations of the model that this is a part of; else this. */
@@ -54,19 +56,6 @@ final class Declarations {
         this.tensorParallel = tensorParallel;
         this.contextParallel = contextParallel;
         this.claim = claim;
-    }
-
-    TensorParallel tensorParallel() {
-        return tensorParallel;
-    }
-
-    ContextParallel contextParallel() {
-        return contextParallel;
-    }
-
-    /** Returns who has allocated the model that this is, or is a part of. */
-    PlanClaim claim() {
-        return claim;
     }
 
     /**

@@ -181,12 +181,12 @@ public final class ModelPlan {
 
     /** Returns the ranks among which layers that are declared here are split. */
     public TensorParallel tensorParallel() {
-        return declared.tensorParallel();
+        return declared.tensorParallel;
     }
 
     /** Returns the ranks that split the tokens which layers declared here read. */
     public ContextParallel contextParallel() {
-        return declared.contextParallel();
+        return declared.contextParallel;
     }
 
     /**
@@ -420,7 +420,7 @@ public final class ModelPlan {
     }
 
     PlanClaim claim() {
-        return declared.claim();
+        return declared.claim;
     }
 
     /** Returns what was declared so far under this part's prefix, in this order. */

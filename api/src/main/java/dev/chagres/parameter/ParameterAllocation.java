@@ -161,7 +161,7 @@ final class ParameterAllocation {
         parameters.all().stream()
                 .filter(Parameter::isQuantizedOnly)
                 .forEach(parameter -> parameter.awaitQuantizers(parameters));
-        layout.places().forEach((parameter, place) -> {
+        layout.places.forEach((parameter, place) -> {
             parameter.lie(place);
             if (vectors.hasWholeWeights()) {
                 parameter.place(parameters, vectors.weight(parameter, place), vectors.gradient(parameter, place));

@@ -37,10 +37,15 @@ final class ParameterLayout {
         }
     }
 
-    private final Map<Parameter, Place> places = new LinkedHashMap<>();
-    private final Map<DType, Long> weightCounts = new EnumMap<>(DType.class);
-    private final List<Stretch> stretches = new ArrayList<>();
-    private final List<FlatGroup> groups = new ArrayList<>();
+    /** The place of each parameter. */
+    final Map<Parameter, Place> places = new LinkedHashMap<>();
+    /** The elements of the weights of each type. */
+    final Map<DType, Long> weightCounts = new EnumMap<>(DType.class);
+    /** The ranges that optimizers update in the same way, in order. */
+    final List<Stretch> stretches = new ArrayList<>();
+    /** The groups, in order. */
+    final List<FlatGroup> groups = new ArrayList<>();
+
     private long gradientCount;
     /** Each parameter begins at a multiple of so many elements. */
     private final long ofParameter;
@@ -130,26 +135,6 @@ final class ParameterLayout {
 
     private static long aligned(long count, long alignment) {
         return (count + alignment - 1) / alignment * alignment;
-    }
-
-    /** Returns the place of each parameter. */
-    Map<Parameter, Place> places() {
-        return places;
-    }
-
-    /** Returns the elements of the weights of each type. */
-    Map<DType, Long> weightCounts() {
-        return weightCounts;
-    }
-
-    /** Returns the ranges that optimizers update in the same way, in order. */
-    List<Stretch> stretches() {
-        return stretches;
-    }
-
-    /** Returns the groups, in order. */
-    List<FlatGroup> groups() {
-        return groups;
     }
 
     /** Returns the elements of all gradients. */

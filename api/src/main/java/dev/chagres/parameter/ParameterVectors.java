@@ -23,16 +23,20 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 final class ParameterVectors {
-    private final Scope scope;
-    private final Scope weightScope;
-    private final @Nullable ParameterShard shard;
+    /** The scope that owns the memory of all but the weights. */
+    final Scope scope;
+    /** The scope that owns the memory of the weights. */
+    final Scope weightScope;
+    /** The part that is kept here, null where all is. */
+    final @Nullable ParameterShard shard;
+
     private final Map<DType, Tensor> weights = new EnumMap<>(DType.class);
     /** Where the weights of borrowed parameters lie; null for those with memory of their own. */
     private final @Nullable Function<Parameter, Tensor> borrowed;
     /** The same as an array, which is walked without garbage. */
     private final Tensor[] weightVectors;
 
-    private final Tensor gradients;
+    final Tensor gradients;
     /** The issue number of the gradients' memory: another one means that the scope was restarted. */
     private final int issue;
 
@@ -54,8 +58,7 @@ final class ParameterVectors {
         long weightParts = weightParts(shard);
         long gradientParts = shard == null ? 1 : shard.updated().count();
         weightScope.countedAs(MemoryUse.Holder.WEIGHTS);
-        layout.weightCounts()
-                .forEach((type, count) -> weights.put(type, zeros(weightScope, type, count / weightParts)));
+        layout.weightCounts.forEach((type, count) -> weights.put(type, zeros(weightScope, type, count / weightParts)));
         weightVectors = weights.values().toArray(Tensor[]::new);
         scope.countedAs(MemoryUse.Holder.GRADIENTS);
         gradients = zeros(scope, DType.FLOAT32, layout.gradientCount() / gradientParts);
@@ -77,7 +80,7 @@ final class ParameterVectors {
     static long weightBytes(ParameterLayout layout, @Nullable ParameterShard shard) {
         long parts = weightParts(shard);
         long bytes = 0;
-        for (Map.Entry<DType, Long> one : layout.weightCounts().entrySet()) {
+        for (Map.Entry<DType, Long> one : layout.weightCounts.entrySet()) {
             bytes += CollectiveMemory.byteSizeOf(one.getKey(), one.getValue() / parts);
         }
         return bytes;
@@ -92,16 +95,6 @@ final class ParameterVectors {
         Tensor vector = scope.tensor(dtype, count);
         vector.zero(scope.stream());
         return vector;
-    }
-
-    /** Returns the scope that owns the memory of all but the weights. */
-    Scope scope() {
-        return scope;
-    }
-
-    /** Returns the scope that owns the memory of the weights. */
-    Scope weightScope() {
-        return weightScope;
     }
 
     /** Returns whether the weights lie in memory of other parameters. */
@@ -122,12 +115,6 @@ final class ParameterVectors {
         return borrowed != null || weightVectors.length > 0 && Inside.isShared(weightVectors[0]);
     }
 
-    /** Returns the part that is kept here, null where all is. */
-    @Nullable
-    ParameterShard shard() {
-        return shard;
-    }
-
     /** Returns whether all weights lie here, and not one rank's part of them. */
     boolean hasWholeWeights() {
         return shard == null || shard.weights() == null;
@@ -143,10 +130,6 @@ final class ParameterVectors {
         return Checks.given("weights", weights.get(dtype));
     }
 
-    Tensor gradients() {
-        return gradients;
-    }
-
     /** Returns whether the memory is still that of these vectors: its scope was not restarted. */
     boolean isLive() {
         return !Inside.isTakenBack(gradients, issue);
@@ -155,8 +138,8 @@ final class ParameterVectors {
     /** Returns the stretches of trained parameters that optimizers treat alike, in the order of the gradients. */
     List<ParameterRange> ranges(ParameterLayout layout) {
         return shard != null
-                ? ShardRanges.of(layout.groups(), shard, this::weights)
-                : layout.stretches().stream()
+                ? ShardRanges.of(layout.groups, shard, this::weights)
+                : layout.stretches.stream()
                         .map(s ->
                                 new ParameterRange(weights(s.dtype()), s.weight(), s.gradient(), s.count(), s.decay()))
                         .toList();

@@ -59,16 +59,16 @@ public final class Parameters implements AutoCloseable {
         this.vectors = vectors;
         this.dtype = dtype;
         this.seed = seed;
-        Scope scope = vectors.scope();
-        if (vectors.weightScope() != scope) {
-            adopted.add(vectors.weightScope());
+        Scope scope = vectors.scope;
+        if (vectors.weightScope != scope) {
+            adopted.add(vectors.weightScope);
         }
         all = List.copyOf(plan.groups().values().stream().flatMap(List::stream).toList());
         tensorParallel = plan.tensorParallel();
         quantizers = List.copyOf(plan.quantizers());
         steps = new StepCount(this, scope.stream());
         states = new ParameterStates(this, all, quantizers, vectors, steps);
-        sharing = new ParameterAccess(this, layout.groups(), vectors.shard(), plan);
+        sharing = new ParameterAccess(this, layout.groups, vectors.shard, plan);
         partials = new PartialGradients(all, tensorParallel, scope, sharing::gradient);
         ranges = vectors.ranges(layout);
         if (tensorParallel.isSplit()) {
@@ -208,7 +208,7 @@ public final class Parameters implements AutoCloseable {
      */
     public Tensor gradients() {
         ensureOpen();
-        return vectors.gradients();
+        return vectors.gradients;
     }
 
     /**
@@ -238,7 +238,7 @@ public final class Parameters implements AutoCloseable {
     }
 
     boolean hasMemory() {
-        return !closed && vectors.isLive() && vectors.gradients().isLive();
+        return !closed && vectors.isLive() && vectors.gradients.isLive();
     }
 
     /** Returns the ranges of trained parameters that optimizers update in the same way, in the order of the gradients. */
@@ -281,7 +281,7 @@ public final class Parameters implements AutoCloseable {
 
     /** Returns the scope that owns the memory; optimizers run on its stream. */
     public Scope scope() {
-        return vectors.scope();
+        return vectors.scope;
     }
 
     /** Returns the number of steps taken: calls of {@link #nextStep}, plus the number from a loaded state. */
@@ -298,7 +298,7 @@ public final class Parameters implements AutoCloseable {
     public void completeGradients() {
         Inside.state(scope().stream()).ensureNotGrouping("completeGradients");
         sharing.stepping();
-        if (vectors.shard() == null) { // Else the strategy that sums sharded gradients has completed them.
+        if (vectors.shard == null) { // Else the strategy that sums sharded gradients has completed them.
             for (int i = 0; i < all.size(); i++) {
                 all.get(i).completeGradient(scope().stream());
             }

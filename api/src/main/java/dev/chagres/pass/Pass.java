@@ -298,7 +298,7 @@ public final class Pass implements AutoCloseable {
 
     /** Returns the memory that lasts until the next {@link #begin()}, for inputs that live as long. */
     public Scope scope() {
-        return memory.own();
+        return memory.own;
     }
 
     /** Returns whether dropout is applied. */
@@ -445,7 +445,7 @@ public final class Pass implements AutoCloseable {
 
     /** Returns the most bytes that the pass has held at one time since it was made, without the scratch memory of the stream. */
     public long peakBytes() {
-        return memory.own().peakBytes();
+        return memory.own.peakBytes();
     }
 
     // ---- for the layers of this package
@@ -566,7 +566,7 @@ public final class Pass implements AutoCloseable {
             draws.close();
             states.forEach(PassState::close);
             states.clear();
-            memory.own().close();
+            memory.own.close();
         }
     }
 

@@ -13,7 +13,7 @@ import dev.chagres.internal.Inside;
  */
 final class PassMemory {
     private final Stream stream;
-    private final Scope own;
+    final Scope own;
     /** The pass's own or, while a layer is recomputed, the stream's memory for recomputation. */
     private Scope kept;
 
@@ -26,10 +26,6 @@ final class PassMemory {
         own = stream.device().openScope(stream).countedAs(MemoryUse.Holder.ACTIVATIONS);
         kept = own;
         scratch = Inside.scratch(stream);
-    }
-
-    Scope own() {
-        return own;
     }
 
     /** Returns the scope for tensors that backward needs; inside a call while nothing is saved, scratch memory. */

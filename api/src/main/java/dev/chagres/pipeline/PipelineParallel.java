@@ -118,7 +118,7 @@ public final class PipelineParallel implements AutoCloseable {
      * {@snippet file="dev/chagres/pipeline/MeshPipelineTest.java" region="passes"}
      */
     public List<Pass> passes() {
-        return runs.training().passes();
+        return runs.training.passes();
     }
 
     /**
@@ -181,7 +181,7 @@ public final class PipelineParallel implements AutoCloseable {
      */
     public Pass evaluationPass() {
         ensureOpen();
-        return runs.evaluation().pass();
+        return runs.evaluation.pass();
     }
 
     /** Returns the plan of all stages. */

@@ -13,8 +13,8 @@ import org.jspecify.annotations.Nullable;
  */
 final class PipelineRuns implements AutoCloseable {
     private final PipelineRank rank;
-    private final PipelineTraining training;
-    private final PipelineEvaluation evaluation;
+    final PipelineTraining training;
+    final PipelineEvaluation evaluation;
     private final SameMicroBatches trained;
     private final SameMicroBatches evaluated;
     /** The one that is under way. */
@@ -28,14 +28,6 @@ final class PipelineRuns implements AutoCloseable {
         evaluation = new PipelineEvaluation(rank);
         trained = new SameMicroBatches(parameters.scope(), rank.ranks(), rank.stream());
         evaluated = new SameMicroBatches(parameters.scope(), rank.ranks(), rank.stream());
-    }
-
-    PipelineTraining training() {
-        return training;
-    }
-
-    PipelineEvaluation evaluation() {
-        return evaluation;
     }
 
     void train(PipelineStage stage, int microBatches) {

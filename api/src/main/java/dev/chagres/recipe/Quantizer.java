@@ -92,7 +92,7 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
         check(copies);
         if (!scalesByAmax()) {
             throw new IllegalArgumentException("site: expected a scale computed from the tensor's amax, got " + site
-                    + " of " + state.recipe() + "; call cast");
+                    + " of " + state.recipe + "; call cast");
         }
         enqueueAmax(x, copies, Checks.given("temporary", temporary), stream);
     }
@@ -114,7 +114,7 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
         if (!knowsScale()) {
             throw new IllegalArgumentException("site: expected a scale that does not depend on the tensor's values,"
                     + " got " + site
-                    + " of " + state.recipe() + "; call cast");
+                    + " of " + state.recipe + "; call cast");
         }
         enqueueScale(copies, Checks.given("recording", recording));
     }
@@ -133,7 +133,7 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
         if (known == null) {
             throw new IllegalArgumentException("site: expected a scale that does not depend on the tensor's values,"
                     + " got " + site
-                    + " of " + state.recipe() + "; call cast");
+                    + " of " + state.recipe + "; call cast");
         }
         return known;
     }
@@ -158,7 +158,7 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
         check(copies);
         Checks.given("recording", recording);
         enqueueCast(x, copies, null, recording, Checks.given("temporary", temporary), stream);
-        if (state.measurements().measures(site, recording)) {
+        if (state.measurements.measures(site, recording)) {
             measure(x, copies, stream);
         }
     }
@@ -186,10 +186,10 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
         Checks.given("recording", recording, "temporary", temporary);
         if (scaling != Scaling.TENSOR) {
             throw new IllegalArgumentException("site: expected one scale per tensor, for no kernel sums columns and"
-                    + " casts to blocks at once, got " + site + " of " + state.recipe() + "; call cast");
+                    + " casts to blocks at once, got " + site + " of " + state.recipe + "; call cast");
         }
         enqueueCast(x, copies, Checks.given("columnSums", columnSums), recording, temporary, stream);
-        if (state.measurements().measures(site, recording)) {
+        if (state.measurements.measures(site, recording)) {
             measure(x, copies, stream);
         }
     }
@@ -205,7 +205,7 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
      */
     public final void measure(Tensor x, QuantizedTensor copies, Stream stream) {
         check(copies);
-        state.measurements().measure(site, x, copies, stream);
+        state.measurements.measure(site, x, copies, stream);
     }
 
     final void ensureOpen() {

@@ -109,7 +109,7 @@ public final class Quantizers implements AutoCloseable, StateOwner {
 
     /** Returns the recipe. */
     public Recipe recipe() {
-        return state.recipe();
+        return state.recipe;
     }
 
     /** Returns the parameters whose products these are. */
@@ -220,7 +220,7 @@ public final class Quantizers implements AutoCloseable, StateOwner {
      */
     public void measureEvery(int steps) {
         ensureOpen();
-        state.measurements().every(steps);
+        state.measurements.every(steps);
     }
 
     /**
@@ -230,17 +230,17 @@ public final class Quantizers implements AutoCloseable, StateOwner {
      */
     public List<CastStatistics> statistics() {
         ensureOpen();
-        return state.measurements().read();
+        return state.measurements.read();
     }
 
     /** For authors of layers: returns whether casts of this step are measured. */
     public boolean measures(AmaxRecording recording) {
-        return state.measurements().measures(recording);
+        return state.measurements.measures(recording);
     }
 
     /** For authors of layers: returns whether the next cast at {@code site} is measured: it is the first in a measured step. */
     public boolean measures(QuantizerSite site, AmaxRecording recording) {
-        return state.measurements().measures(Checks.given("site", site), Checks.given("recording", recording));
+        return state.measurements.measures(Checks.given("site", site), Checks.given("recording", recording));
     }
 
     /**
@@ -311,7 +311,7 @@ public final class Quantizers implements AutoCloseable, StateOwner {
     /** Returns which of this step's micro-batches have recorded something. */
     StepRecord record() {
         ensureOpen();
-        return state.record();
+        return state.record;
     }
 
     /**

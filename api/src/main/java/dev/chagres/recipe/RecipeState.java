@@ -23,9 +23,9 @@ import org.jspecify.annotations.Nullable;
  * <p>Source: TE's {@code RecipeState}.
  */
 final class RecipeState {
-    private final Recipe recipe;
+    final Recipe recipe;
     private final Scope scope;
-    private final CastMeasurements measurements;
+    final CastMeasurements measurements;
     private final @Nullable DelayedScales forward;
     private final @Nullable DelayedScales backward;
     /** The amaxes of a step, forward and backward. */
@@ -39,7 +39,8 @@ final class RecipeState {
     /** The version of the scales. */
     private int version;
 
-    private final StepRecord record;
+    /** Which of this step's micro-batches have recorded something. */
+    final StepRecord record;
 
     /**
      * Allocates the scales.
@@ -67,14 +68,6 @@ final class RecipeState {
             forward = null;
             backward = null;
         }
-    }
-
-    Recipe recipe() {
-        return recipe;
-    }
-
-    CastMeasurements measurements() {
-        return measurements;
     }
 
     /** Makes the quantizer of a site; called once for each. */
@@ -171,11 +164,6 @@ final class RecipeState {
         if (backward != null) {
             backward.repeatUnreduced(stream);
         }
-    }
-
-    /** Returns which of this step's micro-batches have recorded something. */
-    StepRecord record() {
-        return record;
     }
 
     /** Enqueues a copy of the amaxes that this step has recorded so far, if the recipe records any. */

@@ -26,7 +26,7 @@ abstract sealed class AllGatherBuffers implements AutoCloseable permits Unsharde
     final ByteCounts bytes;
 
     AllGatherBuffers(Parameters parameters, FlatBufferContent content, GatherStreams streams, ByteCounts bytes) {
-        communicator = streams.ranks().communicator();
+        communicator = streams.ranks().communicator;
         compute = streams.compute();
         gathers = streams.gathers();
         stepped = streams.stepped();

@@ -100,7 +100,7 @@ public final class FullySharded extends Strategy {
                     gradients,
                     config.gradientSync(),
                     equal ? opened.add(new EqualMicroBatches(ranks.updating(), parameters)) : null);
-            updated = new UpdatedWeights(parameters, ranks, stage(), gathers.communicator(), bytes);
+            updated = new UpdatedWeights(parameters, ranks, stage(), gathers.communicator, bytes);
             // Last: the others communicate, and may fail.
             norm = new ShardedNorm(
                     opened.add(new NormOverRanks(parameters.scope(), ranks.updating())), steps, this::explained);
@@ -327,7 +327,7 @@ public final class FullySharded extends Strategy {
     public void awaitGradients() {
         ensureOpen();
         steps.await(() -> {
-            gathers.communicator().check();
+            gathers.communicator.check();
             gradients.check();
             ranks.check();
         });

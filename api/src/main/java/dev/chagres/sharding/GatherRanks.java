@@ -15,7 +15,7 @@ import org.jspecify.annotations.Nullable;
  */
 final class GatherRanks implements AutoCloseable {
     private final WeightGather gather;
-    private final Communicator communicator;
+    final Communicator communicator;
     private final RankWindows windows;
     /** The window of the parameters' weights; null before it is allocated, and without windows. */
     private @Nullable CollectiveMemory weights;
@@ -64,10 +64,6 @@ final class GatherRanks implements AutoCloseable {
             made.close();
             throw failure;
         }
-    }
-
-    Communicator communicator() {
-        return communicator;
     }
 
     boolean usesWindows() {

@@ -15,7 +15,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 final class GradientCasts {
-    private final DType dtype;
+    final DType dtype;
     /** The cast copy, of one vector at a time; null without casts. */
     private final @Nullable Tensor room;
 
@@ -39,10 +39,6 @@ final class GradientCasts {
         if (!Checks.given("reduceType", dtype).isFloat()) {
             throw new IllegalArgumentException("reduceType: expected FLOAT32, BFLOAT16 or FLOAT16, got " + dtype);
         }
-        return dtype;
-    }
-
-    DType dtype() {
         return dtype;
     }
 

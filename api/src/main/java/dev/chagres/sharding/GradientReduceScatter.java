@@ -91,12 +91,12 @@ final class GradientReduceScatter implements AutoCloseable {
     /** Returns the windows that gradients must lie in so that copy engines reach them; null if NCCL's kernels reduce. */
     @Nullable
     RankWindows windows() {
-        return exchange == null ? null : exchange.windows();
+        return exchange == null ? null : exchange.windows;
     }
 
     /** Returns how gradients are really reduced. */
     GradientReduction made() {
-        return exchange == null ? GradientReduction.REDUCE_SCATTER : exchange.made();
+        return exchange == null ? GradientReduction.REDUCE_SCATTER : exchange.made;
     }
 
     /** Enqueues {@code part = part r of the sum of whole}, or adds that to it; {@code whole} is FP32 or has the type of sums. */
@@ -151,7 +151,7 @@ final class GradientReduceScatter implements AutoCloseable {
     private Tensor addend() {
         Tensor present = addend;
         if (present == null) {
-            present = scope.tensor(casts.dtype(), longest);
+            present = scope.tensor(casts.dtype, longest);
             addend = present;
         }
         return present;
@@ -186,13 +186,14 @@ final class GradientReduceScatter implements AutoCloseable {
      */
     private static final class CopyEngineReduceScatter implements AutoCloseable {
         private final Communicator communicator;
-        private final RankWindows windows;
+        /** The windows that also gradients must lie in. */
+        final RankWindows windows;
         /** Null where nothing is trained. */
         private final @Nullable CollectiveMemory memory;
         /** This rank's part of each rank's gradients. */
         private final @Nullable Tensor parts;
         /** How gradients are really reduced: NCCL may have made no windows. */
-        private final GradientReduction made;
+        final GradientReduction made;
 
         /**
          * {@code longest}: elements of the longest vector of a group; {@code longestCast}: those of the longest one that is cast to {@code dtype},
@@ -216,18 +217,9 @@ final class GradientReduceScatter implements AutoCloseable {
                     : GradientReduction.REDUCE_SCATTER;
         }
 
-        /** Returns the windows that also gradients must lie in. */
-        RankWindows windows() {
-            return windows;
-        }
-
         /** Returns the scope that hands out memory for casts; {@code other} where nothing is trained. */
         Scope scope(Scope other) {
             return memory == null ? other : memory.scope();
-        }
-
-        GradientReduction made() {
-            return made;
         }
 
         /** Returns whether copy engines can read these gradients. */

@@ -39,7 +39,9 @@ final class QuantizedContent implements FlatBufferContent {
     /** By index of the site: the number of the weight in its group. */
     private final int[] members;
 
-    private final DType dtype;
+    /** The type of weights in eight bits. */
+    final DType dtype;
+
     private final int ranks;
     /** By group and piece. */
     private final List<List<List<Stretch>>> kept = new ArrayList<>();
@@ -102,11 +104,6 @@ final class QuantizedContent implements FlatBufferContent {
             numbers[i] = numbers[i - 1] + (ofGroup.get(i - 1).isEmpty() ? 1 : 2);
         }
         return numbers;
-    }
-
-    /** Returns the type of weights in eight bits. */
-    DType dtype() {
-        return dtype;
     }
 
     /** Returns the place of a weight in eight bits. */

@@ -36,7 +36,9 @@ import org.jspecify.annotations.Nullable;
  */
 final class QuantizedGroups extends AllGatherBuffers {
     private final Parameters parameters;
-    private final Quantizers quantizers;
+    /** The quantizers of these weights. */
+    final Quantizers quantizers;
+
     private final QuantizedContent content;
     private final WeightShards casts;
     private final Scope scope;
@@ -54,12 +56,7 @@ final class QuantizedGroups extends AllGatherBuffers {
     private @Nullable Buffer buffer;
 
     QuantizedGroups(Quantizers quantizers, AllGatherOutputs gathered, GatherStreams streams, ByteCounts bytes) {
-        this(
-                quantizers,
-                gathered,
-                streams,
-                bytes,
-                QuantizedContent.of(quantizers, streams.ranks().communicator()));
+        this(quantizers, gathered, streams, bytes, QuantizedContent.of(quantizers, streams.ranks().communicator));
     }
 
     private QuantizedGroups(
@@ -101,7 +98,7 @@ final class QuantizedGroups extends AllGatherBuffers {
         for (int i = 0; i < parameters.access().groups().size(); i++) {
             for (FlatParameter piece : content.pieces(i)) {
                 bytes += isCast(i, piece)
-                        ? CollectiveMemory.byteSizeOf(content.dtype(), piece.count() / communicator.ranks())
+                        ? CollectiveMemory.byteSizeOf(content.dtype, piece.count() / communicator.ranks())
                         : 0;
             }
         }
@@ -119,7 +116,7 @@ final class QuantizedGroups extends AllGatherBuffers {
             FlatParameter piece = pieces.get(i);
             whole[i] = UnshardedGroups.part(parameters, piece, communicator.ranks());
             List<Parameter> products = content.products(of, piece);
-            gathered[i] = isCast(of, piece) ? memory.tensor(content.dtype(), whole[i].count()) : whole[i];
+            gathered[i] = isCast(of, piece) ? memory.tensor(content.dtype, whole[i].count()) : whole[i];
             for (Parameter product : products) {
                 own.add(part(product, piece, part, whole[i], gathered[i]));
             }
@@ -157,11 +154,6 @@ final class QuantizedGroups extends AllGatherBuffers {
             bytes.allReduce(amaxes.get(i));
             communicator.allReduce(amaxes.get(i), amaxes.get(i), Reduction.MAX, gathers);
         }
-    }
-
-    /** Returns the quantizers of these weights. */
-    Quantizers quantizers() {
-        return quantizers;
     }
 
     /** Returns whether a group has weights that a call of {@code pass} reads in eight bits. */

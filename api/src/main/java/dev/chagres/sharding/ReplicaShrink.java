@@ -120,7 +120,7 @@ record ReplicaShrink(
         Inside.state(strategy.stream).ensureNotCapturing("shrink");
         Inside.state(strategy.stream).ensureNotGrouping("shrink");
         strategy.ensureOwn(optimizer);
-        if (!gathers.communicator().areThreads()) {
+        if (!gathers.communicator.areThreads()) {
             ensureNoWindows("weights gathered in DEVICE memory", gathers.made(), WeightGather.DEVICE);
             ensureNoWindows(
                     "gradients reduced by REDUCE_SCATTER",

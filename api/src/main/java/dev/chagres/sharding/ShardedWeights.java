@@ -54,7 +54,7 @@ final class ShardedWeights implements AutoCloseable {
     /** From now on gathers the weights that {@code quantizers} cast in eight bits; others are ignored until these are closed. */
     void gatherQuantized(Quantizers quantizers, AllGatherOutputs gathered) {
         QuantizedGroups present = quantized;
-        if (present != null && !present.quantizers().isOpen()) {
+        if (present != null && !present.quantizers.isOpen()) {
             present.close();
             present = null;
         }

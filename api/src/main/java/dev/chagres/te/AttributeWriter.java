@@ -14,7 +14,7 @@ abstract class AttributeWriter {
     /** More attributes than TE's objects have. */
     static final int MOST_ATTRIBUTES = 64;
 
-    private final MemorySegment object;
+    final MemorySegment object;
     private final MemorySegment value;
     /** The 64-bit attributes, addresses included, that the object has now. */
     private final long[] numbers = new long[MOST_ATTRIBUTES];
@@ -27,10 +27,6 @@ abstract class AttributeWriter {
     AttributeWriter(MemorySegment object, Arena arena) {
         this.object = object;
         value = arena.allocate(ValueLayout.JAVA_LONG);
-    }
-
-    MemorySegment object() {
-        return object;
     }
 
     /** Sets {@code attribute} of {@code target} to the first {@code byteSize} bytes of {@code from}. */

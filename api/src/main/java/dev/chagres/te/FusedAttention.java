@@ -65,7 +65,7 @@ public final class FusedAttention {
             return;
         }
         tell(problem, tensors, WorkListener.Part.FORWARD, stream);
-        Inside.state(stream).get(FusedAttentionCalls.ATTACHMENT).forward().run(problem, tensors, stream);
+        Inside.state(stream).get(FusedAttentionCalls.ATTACHMENT).forward.run(problem, tensors, stream);
     }
 
     /**
@@ -86,7 +86,7 @@ public final class FusedAttention {
             return;
         }
         tell(problem, tensors, WorkListener.Part.GRADIENT, stream);
-        Inside.state(stream).get(FusedAttentionCalls.ATTACHMENT).backward().run(problem, tensors, stream);
+        Inside.state(stream).get(FusedAttentionCalls.ATTACHMENT).backward.run(problem, tensors, stream);
     }
 
     private static void tell(
@@ -291,7 +291,7 @@ public final class FusedAttention {
                         question.measure(problem, sizes);
                         return question.answer(arena);
                     } finally {
-                        te_destroy_fused_attn_config(question.object());
+                        te_destroy_fused_attn_config(question.object);
                     }
                 }
             }
@@ -341,7 +341,7 @@ public final class FusedAttention {
             private @Nullable String answer(Arena arena) {
                 MemorySegment message = arena.allocate(C_POINTER);
                 MemorySegment backend = arena.allocate(ValueLayout.JAVA_INT);
-                Status.te(te_get_fused_attn_backend_v2(object(), message, backend), "te_get_fused_attn_backend_v2");
+                Status.te(te_get_fused_attn_backend_v2(object, message, backend), "te_get_fused_attn_backend_v2");
                 if (backend.get(ValueLayout.JAVA_INT, 0) != NVTE_No_Backend()) {
                     return null;
                 }

@@ -25,15 +25,15 @@ import org.jspecify.annotations.Nullable;
  * <p>Source: {@code nvte_fused_attn_fwd_v2}, {@code nvte_fused_attn_bwd_v2} in TE's {@code fused_attn.h}.
  */
 abstract class FusedAttentionCall extends AttributeWriter {
-    private final FusedAttentionCalls calls;
-    private final AuxiliaryPack pack;
+    final FusedAttentionCalls calls;
+    final AuxiliaryPack pack;
     /** The handles of tensors in eight bits, by attribute. */
     private final @Nullable ScaledTensor[] scaled = new ScaledTensor[MOST_ATTRIBUTES];
 
     private @Nullable AttentionProblem problem;
 
     FusedAttentionCall(MemorySegment object, FusedAttentionCalls calls) {
-        super(object, calls.device().arena());
+        super(object, calls.device.arena());
         this.calls = calls;
         pack = new AuxiliaryPack(calls);
     }
@@ -92,14 +92,6 @@ abstract class FusedAttentionCall extends AttributeWriter {
     /** Calls the library. */
     abstract void enqueue(MemorySegment workspace);
 
-    final FusedAttentionCalls calls() {
-        return calls;
-    }
-
-    final AuxiliaryPack pack() {
-        return pack;
-    }
-
     /** Sets {@code attribute} to a tensor, in eight bits with its scale. */
     final void tensor(
             int attribute,
@@ -115,13 +107,13 @@ abstract class FusedAttentionCall extends AttributeWriter {
             DType dtype,
             @Nullable AttentionScales scales,
             Function<AttentionScales, @Nullable TensorScale> scale) {
-        handle(attribute, scales == null ? calls.unset() : scaled(attribute).ofNothing(dtype, scale.apply(scales)));
+        handle(attribute, scales == null ? calls.unset : scaled(attribute).ofNothing(dtype, scale.apply(scales)));
     }
 
     private ScaledTensor scaled(int attribute) {
         ScaledTensor present = scaled[attribute];
         if (present == null) {
-            present = new ScaledTensor(calls.device());
+            present = new ScaledTensor(calls.device);
             scaled[attribute] = present;
         }
         return present;
@@ -203,7 +195,7 @@ abstract class FusedAttentionCall extends AttributeWriter {
         /** Makes a pack of handles without tensors. */
         AuxiliaryPack(FusedAttentionCalls calls) {
             this.calls = calls;
-            DeviceState device = calls.device();
+            DeviceState device = calls.device;
             description = device.basicTensor();
             pack = NVTETensorPack.allocate(device.arena());
             Status.te(TransformerEngine.te_tensor_pack_create(pack), "te_tensor_pack_create");

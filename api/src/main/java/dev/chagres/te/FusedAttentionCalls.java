@@ -28,38 +28,22 @@ final class FusedAttentionCalls implements AutoCloseable {
     private static final long RANDOMNESS_WORDS = 2;
     private static final long RANDOMNESS_BYTES = RANDOMNESS_WORDS * Long.BYTES;
 
-    private final DeviceState device;
-    private final Forward forward;
-    private final Backward backward;
-    private final MemorySegment unset;
+    final DeviceState device;
+    final FusedAttentionCall forward;
+    final FusedAttentionCall backward;
+    final MemorySegment unset;
     private final MemorySegment noRandomness;
     private final MemorySegment noRandomnessHandle;
 
     private FusedAttentionCalls(DeviceState device) {
         this.device = device;
-        unset = device.get(UnsetTensor.ATTACHMENT).handle();
+        unset = device.get(UnsetTensor.ATTACHMENT).handle;
         noRandomness = device.malloc(RANDOMNESS_BYTES);
         Status.cuda(CudaRuntime.cudaMemset(noRandomness, 0, RANDOMNESS_BYTES), "cudaMemset");
         noRandomnessHandle = device.basicTensor().create();
         describeRandomness(null, noRandomnessHandle);
         forward = new Forward(this);
         backward = new Backward(this);
-    }
-
-    FusedAttentionCall forward() {
-        return forward;
-    }
-
-    FusedAttentionCall backward() {
-        return backward;
-    }
-
-    DeviceState device() {
-        return device;
-    }
-
-    MemorySegment unset() {
-        return unset;
     }
 
     /** Sets lengths of query and key, then their token offsets: four attributes from {@code first} on. */
@@ -102,11 +86,11 @@ final class FusedAttentionCalls implements AutoCloseable {
 
     private static final class Forward extends FusedAttentionCall {
         Forward(FusedAttentionCalls calls) {
-            Status.te(te_create_fused_attn_fwd_params(calls.device().out()), "te_create_fused_attn_fwd_params");
-            super(calls.device().out().get(ValueLayout.ADDRESS, 0), calls);
-            handle(kNVTEFusedAttnFwdParamsPageTableK(), calls.unset());
-            handle(kNVTEFusedAttnFwdParamsPageTableV(), calls.unset());
-            handle(kNVTEFusedAttnFwdParamsAuxCtxTensors(), pack().segment());
+            Status.te(te_create_fused_attn_fwd_params(calls.device.out()), "te_create_fused_attn_fwd_params");
+            super(calls.device.out().get(ValueLayout.ADDRESS, 0), calls);
+            handle(kNVTEFusedAttnFwdParamsPageTableK(), calls.unset);
+            handle(kNVTEFusedAttnFwdParamsPageTableV(), calls.unset);
+            handle(kNVTEFusedAttnFwdParamsAuxCtxTensors(), pack.segment());
         }
 
         @Override
@@ -132,10 +116,10 @@ final class FusedAttentionCalls implements AutoCloseable {
             tensor(kNVTEFusedAttnFwdParamsV(), tensors.value(), scales, AttentionScales::qkv);
             inner(kNVTEFusedAttnFwdParamsS(), tensors.query().dtype(), scales, AttentionScales::softmax);
             tensor(kNVTEFusedAttnFwdParamsO(), tensors.output(), scales, AttentionScales::output);
-            handle(kNVTEFusedAttnFwdParamsBias(), calls().handleOf(tensors.bias()));
-            handle(kNVTEFusedAttnFwdParamsSoftmaxOffset(), calls().handleOf(tensors.softmaxOffset()));
-            calls().writeLengths(this, kNVTEFusedAttnFwdParamsCuSeqlensQ(), with, tensors);
-            handle(kNVTEFusedAttnFwdParamsRngState(), calls().randomness(tensors.rngState()));
+            handle(kNVTEFusedAttnFwdParamsBias(), calls.handleOf(tensors.bias()));
+            handle(kNVTEFusedAttnFwdParamsSoftmaxOffset(), calls.handleOf(tensors.softmaxOffset()));
+            calls.writeLengths(this, kNVTEFusedAttnFwdParamsCuSeqlensQ(), with, tensors);
+            handle(kNVTEFusedAttnFwdParamsRngState(), calls.randomness(tensors.rngState()));
             number(kNVTEFusedAttnFwdParamsMaxSeqlenQ(), tensors.queryLength());
             number(kNVTEFusedAttnFwdParamsMaxSeqlenKV(), tensors.keyLength());
             handle(kNVTEFusedAttnFwdParamsStream(), stream.handle());
@@ -149,9 +133,9 @@ final class FusedAttentionCalls implements AutoCloseable {
         /** Also checks that the log-sum-exp has the size that the library needs. */
         @Override
         void ask(AskedWorkspace space, AttentionTensors tensors) {
-            pack().clear();
+            pack.clear();
             enqueue(space.memory());
-            long wanted = pack().statisticsBytes();
+            long wanted = pack.statisticsBytes();
             if (wanted != tensors.statistics().byteSize()) {
                 throw new IllegalArgumentException("statistics: expected " + wanted
                         + " bytes, which the opened Transformer Engine wants, got "
@@ -163,7 +147,7 @@ final class FusedAttentionCalls implements AutoCloseable {
         @Override
         void enqueue(MemorySegment workspace) {
             handle(kNVTEFusedAttnFwdParamsWorkspace(), workspace);
-            Status.te(te_fused_attn_fwd_v2(object()), "te_fused_attn_fwd_v2");
+            Status.te(te_fused_attn_fwd_v2(object), "te_fused_attn_fwd_v2");
         }
 
         @Override
@@ -175,16 +159,16 @@ final class FusedAttentionCalls implements AutoCloseable {
 
         @Override
         void close() {
-            te_destroy_fused_attn_fwd_params(object());
+            te_destroy_fused_attn_fwd_params(object);
             super.close();
         }
     }
 
     private static final class Backward extends FusedAttentionCall {
         Backward(FusedAttentionCalls calls) {
-            Status.te(te_create_fused_attn_bwd_params(calls.device().out()), "te_create_fused_attn_bwd_params");
-            super(calls.device().out().get(ValueLayout.ADDRESS, 0), calls);
-            handle(kNVTEFusedAttnBwdParamsAuxCtxTensors(), pack().segment());
+            Status.te(te_create_fused_attn_bwd_params(calls.device.out()), "te_create_fused_attn_bwd_params");
+            super(calls.device.out().get(ValueLayout.ADDRESS, 0), calls);
+            handle(kNVTEFusedAttnBwdParamsAuxCtxTensors(), pack.segment());
         }
 
         @Override
@@ -220,7 +204,7 @@ final class FusedAttentionCalls implements AutoCloseable {
             tensor(kNVTEFusedAttnBwdParamsDV(), tensors.valueGradient(), scales, AttentionScales::qkvGradient);
             handle(kNVTEFusedAttnBwdParamsDBias(), zeroed(tensors.biasGradient(), stream));
             handle(kNVTEFusedAttnBwdParamsDSoftmaxOffset(), zeroed(tensors.softmaxOffsetGradient(), stream));
-            calls().writeLengths(this, kNVTEFusedAttnBwdParamsCuSeqlensQ(), with, tensors);
+            calls.writeLengths(this, kNVTEFusedAttnBwdParamsCuSeqlensQ(), with, tensors);
             number(kNVTEFusedAttnBwdParamsMaxSeqlenQ(), tensors.queryLength());
             number(kNVTEFusedAttnBwdParamsMaxSeqlenKV(), tensors.keyLength());
             handle(kNVTEFusedAttnBwdParamsStream(), stream.handle());
@@ -231,7 +215,7 @@ final class FusedAttentionCalls implements AutoCloseable {
             if (gradient != null) {
                 gradient.zero(stream);
             }
-            return calls().handleOf(gradient);
+            return calls.handleOf(gradient);
         }
 
         @Override
@@ -243,7 +227,7 @@ final class FusedAttentionCalls implements AutoCloseable {
         @Override
         void enqueue(MemorySegment workspace) {
             handle(kNVTEFusedAttnBwdParamsWorkspace(), workspace);
-            Status.te(te_fused_attn_bwd_v2(object()), "te_fused_attn_bwd_v2");
+            Status.te(te_fused_attn_bwd_v2(object), "te_fused_attn_bwd_v2");
         }
 
         @Override
@@ -255,7 +239,7 @@ final class FusedAttentionCalls implements AutoCloseable {
 
         @Override
         void close() {
-            te_destroy_fused_attn_bwd_params(object());
+            te_destroy_fused_attn_bwd_params(object);
             super.close();
         }
     }

@@ -184,7 +184,7 @@ public record FusedRope(Tensor freqs, Pairing pairing) {
 
     /** Returns the tensor's handle, or that of an empty tensor. */
     static MemorySegment handle(@Nullable Tensor tensor, Stream stream) {
-        return tensor == null ? Inside.state(stream).get(UnsetTensor.ATTACHMENT).handle() : tensor.handle();
+        return tensor == null ? Inside.state(stream).get(UnsetTensor.ATTACHMENT).handle : tensor.handle();
     }
 
     private void check(

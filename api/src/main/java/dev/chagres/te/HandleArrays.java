@@ -76,14 +76,10 @@ final class HandleArrays implements AutoCloseable {
     static final class UnsetTensor implements AutoCloseable {
         static final DeviceState.Attachment<UnsetTensor> ATTACHMENT = new DeviceState.Attachment<>(UnsetTensor::new);
 
-        private final MemorySegment handle;
+        final MemorySegment handle;
 
         private UnsetTensor(DeviceState device) {
             handle = device.basicTensor().create();
-        }
-
-        MemorySegment handle() {
-            return handle;
         }
 
         @Override

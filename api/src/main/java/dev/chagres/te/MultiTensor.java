@@ -101,7 +101,7 @@ public final class MultiTensor {
                 TransformerEngine.te_multi_tensor_compute_scale_and_scale_inv_cuda(
                         CHUNK,
                         // The kernel does not look at the flag.
-                        Inside.state(stream).get(UnsetTensor.ATTACHMENT).handle(),
+                        Inside.state(stream).get(UnsetTensor.ATTACHMENT).handle,
                         array,
                         SCALE_LISTS,
                         lists.tensorCount(),

@@ -247,7 +247,7 @@ public record MultiTensorAdam(
     }
 
     private static MemorySegment unlookedAt(Stream stream) {
-        return Inside.state(stream).get(UnsetTensor.ATTACHMENT).handle();
+        return Inside.state(stream).get(UnsetTensor.ATTACHMENT).handle;
     }
 
     private void enqueueCapturable(

@@ -157,7 +157,7 @@ public final class RecipeUpdates {
             return;
         }
         MemorySegment buffer = amaxReductionBuffer == null
-                ? Inside.state(stream).get(UnsetTensor.ATTACHMENT).handle()
+                ? Inside.state(stream).get(UnsetTensor.ATTACHMENT).handle
                 : amaxReductionBuffer.handle();
         Status.te(
                 TransformerEngine.te_delayed_scaling_recipe_amax_and_scale_update_after_reduction(

@@ -78,20 +78,19 @@ class CommunicatorTest {
         CountDownLatch closed = new CountDownLatch(2);
         Ranks.local(2).each(rank -> {
             Communicator world = rank.communicator();
-            ThreadRanks meeting = world.endpoint().meeting();
+            ThreadRanks meeting = world.endpoint().meeting;
             for (int i = 0; i < 20; i++) {
                 try (Communicator half = world.split(rank.index(), 0, STANDARD);
                         Communicator both = world.split(0, rank.index(), STANDARD);
                         Communicator below = both.split(0, rank.index(), STANDARD)) {
                     assertEquals(1, half.ranks());
                     assertEquals(2, below.ranks());
-                    assertEquals(
-                            1, both.endpoint().meeting().descendants().all().size());
+                    assertEquals(1, both.endpoint().meeting.descendants.all().size());
                 }
             }
             closed.countDown();
             closed.await();
-            assertEquals(0, meeting.descendants().all().size());
+            assertEquals(0, meeting.descendants.all().size());
         });
     }
 

@@ -49,7 +49,7 @@ class DeviceWaitsTest {
 
     /** Says that the rank has given NCCL a transfer. */
     private static void give(Communicator world, Operation operation, int peer) {
-        CallCounts counts = world.endpoint().calls().counts();
+        CallCounts counts = world.endpoint().calls.counts;
         counts.count(operation, peer);
         counts.publish();
     }
@@ -57,7 +57,7 @@ class DeviceWaitsTest {
     /** Waits for the device, as far as others see, until the ranks have failed, or the latch opens. */
     private static void waitForDevice(Communicator world, CountDownLatch end) throws InterruptedException {
         Endpoint endpoint = world.endpoint();
-        HostWaits waits = endpoint.state().waits();
+        HostWaits waits = endpoint.state.waits();
         waits.begin();
         try {
             while (endpoint.failure() == null && end.getCount() > 0) {
@@ -174,12 +174,12 @@ class DeviceWaitsTest {
 
     /** Fails a communicator, and those that were split from it, not the one that it was split from. */
     private static void fail(Communicator communicator) {
-        Objects.requireNonNull(communicator.endpoint().meeting())
+        Objects.requireNonNull(communicator.endpoint().meeting)
                 .fail(new RankFailure(List.of(1), "rank 1 is ill", null));
     }
 
     private static void waitMeanwhile(Rank rank, Runnable meanwhile) {
-        HostWaits waits = rank.communicator().endpoint().state().waits();
+        HostWaits waits = rank.communicator().endpoint().state.waits();
         waits.begin();
         meanwhile.run();
         waits.end();
@@ -195,9 +195,8 @@ class DeviceWaitsTest {
             Communicator world = rank.communicator();
             if (rank.index() == 1) {
                 Thread thread = first.get();
-                RankCalls calls = Objects.requireNonNull(world.endpoint().meeting())
-                        .endpoint(0)
-                        .calls();
+                RankCalls calls =
+                        Objects.requireNonNull(world.endpoint().meeting).endpoint(0).calls;
                 while (calls.waitingForPeers() == 0) {
                     Thread.onSpinWait();
                 }
@@ -233,7 +232,7 @@ class DeviceWaitsTest {
     void anInterruptEndsAWaitForTheDeviceWhereARankIsBehind() {
         RankFailedException failed = interrupted((rank, world) -> {
             give(world, Operation.RECEIVE, 1);
-            HostWaits waits = world.endpoint().state().waits();
+            HostWaits waits = world.endpoint().state.waits();
             waits.begin();
             while (world.endpoint().failure() == null) {
                 Thread.onSpinWait();

@@ -54,8 +54,8 @@ class ErrorFromPeerTest {
     void namesTheRankThatHasEnded(int status) {
         IllegalStateException ended = new IllegalStateException("its process has ended");
         Thread.ofPlatform().start(() -> peers.fail(1, ended)); // comes while the rank waits for it, or before
-        RankFailedException told = assertThrows(
-                RankFailedException.class, () -> endpoint.failures().settle(status, "ncclAllReduce", null));
+        RankFailedException told =
+                assertThrows(RankFailedException.class, () -> endpoint.failures.settle(status, "ncclAllReduce", null));
         assertEquals(List.of(1), told.ranks());
         assertSame(ended, told.getCause());
     }
@@ -63,20 +63,20 @@ class ErrorFromPeerTest {
     @Test
     void isTheRanksOwnWhereNoProcessHasEnded() {
         assertThrows(
-                NcclException.class, () -> endpoint.failures().settle(Nccl.ncclSystemError(), "ncclAllReduce", null));
+                NcclException.class, () -> endpoint.failures.settle(Nccl.ncclSystemError(), "ncclAllReduce", null));
         assertThrows(
-                NcclException.class, () -> endpoint.failures().settle(Nccl.ncclInvalidUsage(), "ncclAllReduce", null));
+                NcclException.class, () -> endpoint.failures.settle(Nccl.ncclInvalidUsage(), "ncclAllReduce", null));
     }
 
     @Test
     void communicatorsOfAFamilyThatHasFailedAreAborted() {
         CommunicatorConfig config = CommunicatorConfig.standard();
-        PeerPlace part = Objects.requireNonNull(endpoint.elsewhere()).split(1, 0, false);
+        PeerPlace part = Objects.requireNonNull(endpoint.elsewhere).split(1, 0, false);
         try (Endpoint split = new Endpoint(device, config, null, part, alone(config));
                 Endpoint other =
                         new Endpoint(device, config, null, PeerPlace.ofAll(new ProcessRanks(), 2), alone(config))) {
             assertFalse(split.endsByAbort());
-            endpoint.failures().fail(new RankFailure(List.of(1), "rank 1 is ill", null));
+            endpoint.failures.fail(new RankFailure(List.of(1), "rank 1 is ill", null));
             assertTrue(endpoint.endsByAbort());
             assertTrue(split.endsByAbort());
             assertFalse(other.endsByAbort());
@@ -89,7 +89,7 @@ class ErrorFromPeerTest {
     void ofUnknownProcessesIsOfUnknownRanks() {
         RankFailedException told = assertThrows(
                 RankFailedException.class,
-                () -> endpoint.failures().settle(Nccl.ncclRemoteError(), "ncclAllReduce", null));
+                () -> endpoint.failures.settle(Nccl.ncclRemoteError(), "ncclAllReduce", null));
         assertEquals(List.of(), told.ranks());
     }
 }

@@ -329,7 +329,7 @@ class FlightRecorderTest {
 
     private static void awaitThirdCall(Communicator communicator) throws InterruptedException {
         while (FlightRecorder.of(communicator).count() < 3
-                || communicator.endpoint().calls().waitingForPeers() == 0) {
+                || communicator.endpoint().calls.waitingForPeers() == 0) {
             Thread.sleep(1);
         }
     }

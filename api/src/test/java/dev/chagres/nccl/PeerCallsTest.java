@@ -20,7 +20,7 @@ class PeerCallsTest {
     @Test
     void membersOfOthersAreForgottenWithWhatTheyWereSplitFrom() {
         UniqueId id = UniqueId.of(UniqueId.create().toBytes());
-        PeerCalls calls = id.peers().calls();
+        PeerCalls calls = id.peers().calls;
         PeerCalls elsewhere = new PeerCalls();
         elsewhere.tellThrough((_, text) -> id.hear(1, text));
         try (Device device = Device.open();

@@ -44,8 +44,8 @@ final class ProcessWaitsProgram {
     }
 
     private static void give(Communicator world, Operation operation, int peer) {
-        RankCalls calls = world.endpoint().calls();
-        calls.counts().count(operation, peer);
+        RankCalls calls = world.endpoint().calls;
+        calls.counts.count(operation, peer);
         calls.publish();
         calls.meet();
         calls.leave();

@@ -22,9 +22,9 @@ class ThreadRanksTest {
     void waitsThatEndAtOnceInBothDoNotHoldEachOther() throws InterruptedException {
         ThreadRanks world = new ThreadRanks(3);
         for (int rank = 0; rank < 3; rank++) {
-            world.descendants().say(1, rank, rank / 2, 0);
+            world.descendants.say(1, rank, rank / 2, 0);
         }
-        ThreadRanks pair = world.descendants().split(1, 0);
+        ThreadRanks pair = world.descendants.split(1, 0);
         CyclicBarrier bothLate = new CyclicBarrier(2);
         AtomicReference<Throwable> inWorld = new AtomicReference<>();
         AtomicReference<Throwable> inPair = new AtomicReference<>();
@@ -44,7 +44,7 @@ class ThreadRanksTest {
     private static Thread start(
             ThreadRanks meeting, String name, CyclicBarrier bothLate, AtomicReference<Throwable> thrown) {
         return Thread.ofPlatform().daemon().name("meets-in-" + name).start(() -> {
-            try (var _ = meeting.lock().hold()) {
+            try (var _ = meeting.lock.hold()) {
                 meeting.await(
                         0,
                         () -> false,

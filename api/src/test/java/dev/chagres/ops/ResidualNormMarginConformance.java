@@ -161,7 +161,7 @@ class ResidualNormMarginConformance {
             open.device().multiprocessorMargin(MultiprocessorMargin.NONE.withNorms(margin));
             one.run();
             NormStruct struct = Inside.state(open.device()).get(NormStruct.ATTACHMENT);
-            assertEquals(margin == 0 ? 0 : count - margin, OpsResidualNorm.multiprocessors(struct.segment()));
+            assertEquals(margin == 0 ? 0 : count - margin, OpsResidualNorm.multiprocessors(struct.segment));
         }
     }
 

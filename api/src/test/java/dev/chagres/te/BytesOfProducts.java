@@ -155,7 +155,7 @@ final class BytesOfProducts {
     }
 
     private MemorySegment unset() {
-        return Inside.state(open.stream()).get(UnsetTensor.ATTACHMENT).handle();
+        return Inside.state(open.stream()).get(UnsetTensor.ATTACHMENT).handle;
     }
 
     private MemorySegment workspace() {
