@@ -34,8 +34,10 @@ class KilledSaveTest {
         private final Path folder;
         private final int ranks;
         private final String way;
+        private final List<String> options;
 
-        Killed(float[] expected, Random random, Path folder, int ranks, String way) {
+        Killed(float[] expected, Random random, Path folder, int ranks, String way, List<String> options) {
+            this.options = options;
             this.expected = expected;
             this.random = random;
             this.folder = folder;
@@ -47,8 +49,7 @@ class KilledSaveTest {
         void once() throws IOException, InterruptedException {
             int lines = 1 + random.nextInt(4);
             int turns = random.nextInt(1 << 20);
-            Process process = ChildJvm.of(
-                            List.of("-Xmx256m"), KilledRuns.class, folder.toString(), Integer.toString(ranks), way)
+            Process process = ChildJvm.of(options, KilledRuns.class, folder.toString(), Integer.toString(ranks), way)
                     .redirectErrorStream(true)
                     .start();
             try (BufferedReader reader = process.inputReader(StandardCharsets.UTF_8)) {
@@ -101,7 +102,8 @@ class KilledSaveTest {
         int made = Files.exists(counts) ? count(counts, ranks + " " + way) : 0;
         float[] expected = KilledRuns.train(ranks, new Span(0, KilledRuns.END, null, null));
         var random = new Random(11L * ranks + way.length() + made + 1_000_003L * SEED);
-        var killed = new Killed(expected, random, own, ranks, way);
+        List<String> options = kept == null ? List.of("-Xmx256m") : withArchive(all);
+        var killed = new Killed(expected, random, own, ranks, way, options);
         for (int i = made + 1; i <= Math.max(kills, MANY); i++) {
             killed.once();
             Files.writeString(counts, ranks + " " + way + "\n", StandardOpenOption.CREATE, StandardOpenOption.APPEND);
@@ -110,6 +112,24 @@ class KilledSaveTest {
             }
         }
         readAll(own);
+    }
+
+    /** Many programs begin sooner with their classes in an archive, which a JVM makes of jars alone. */
+    private static List<String> withArchive(Path folder) throws IOException, InterruptedException {
+        Path archive = folder.resolve("classes.jsa");
+        if (!Files.exists(archive)) {
+            ChildJvm.of(
+                            List.of("-XX:ArchiveClassesAtExit=" + archive),
+                            KilledRuns.class,
+                            folder.toString(),
+                            "1",
+                            "once")
+                    .redirectErrorStream(true)
+                    .redirectOutput(folder.resolve("classes.log").toFile())
+                    .start()
+                    .waitFor();
+        }
+        return Files.exists(archive) ? List.of("-Xmx256m", "-XX:SharedArchiveFile=" + archive) : List.of("-Xmx256m");
     }
 
     private static int count(Path counts, String line) throws IOException {
