@@ -8,7 +8,6 @@ import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.Embedding;
 import dev.chagres.layer.LayerNorm;
-import dev.chagres.layer.MlpConfig;
 import dev.chagres.layer.NormConfig;
 import dev.chagres.layer.TokenGather;
 import dev.chagres.layer.TransformerLayer;
@@ -58,15 +57,13 @@ final class Esm2Encoder {
         NormConfig normConfig = norm(config);
         TransformerLayerConfig encoder =
                 TransformerLayerConfig.encoder(hidden, attention).withNorm(normConfig);
-        boolean recomputesLayers = config.recomputation() == Esm2Recomputation.LAYERS;
-        MlpConfig mlp = encoder.mlp().withGelu(form.gelu()).withInner(config.inner());
-        // What a whole layer saves while it is recomputed is freed at once.
         TransformerLayerConfig layer = encoder.withMlp(
-                        recomputesLayers ? mlp.withRecomputation(MlpConfig.Recomputation.NONE) : mlp)
+                        encoder.mlp().withGelu(form.gelu()).withInner(config.inner()))
                 .withRecomputation(recomputesNorms ? Recomputation.NORMS : Recomputation.NONE);
         blocks = IntStream.range(0, config.layers())
                 .mapToObj(i -> new TransformerLayer(layer, plan.group("layers." + i)))
                 .toList();
+        boolean recomputesLayers = config.recomputation() == Esm2Recomputation.LAYERS;
         layers = Sequential.of(config.layers(), i -> recomputesLayers ? new Recomputed(blocks.get(i)) : blocks.get(i));
         norm = new LayerNorm(normConfig, plan.group("norm").forTokenParts());
         gather = new TokenGather(plan);
