@@ -2,7 +2,7 @@ package dev.chagres.batch;
 
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Numbers;
-import dev.chagres.internal.Uninterruptibles;
+import dev.chagres.internal.memory.Uninterruptibles;
 import java.time.Duration;
 import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.Nullable;

@@ -3,7 +3,7 @@ package dev.chagres.launch;
 import dev.chagres.Device;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.ScopedLock;
-import dev.chagres.internal.Uninterruptibles;
+import dev.chagres.internal.memory.Uninterruptibles;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.nccl.RankFailedException;

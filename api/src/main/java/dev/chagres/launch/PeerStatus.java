@@ -2,7 +2,7 @@ package dev.chagres.launch;
 
 import dev.chagres.internal.RankNames;
 import dev.chagres.internal.ScopedLock;
-import dev.chagres.internal.Uninterruptibles;
+import dev.chagres.internal.memory.Uninterruptibles;
 import dev.chagres.nccl.PeerProgress;
 import java.net.ProtocolException;
 import java.util.Set;

@@ -1,6 +1,6 @@
 package dev.chagres.launch;
 
-import dev.chagres.internal.Uninterruptibles;
+import dev.chagres.internal.memory.Uninterruptibles;
 import dev.chagres.launch.StoreRank.StoreCall;
 import java.io.EOFException;
 import java.io.IOException;

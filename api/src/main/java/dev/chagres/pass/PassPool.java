@@ -2,7 +2,7 @@ package dev.chagres.pass;
 
 import dev.chagres.Device;
 import dev.chagres.internal.Checks;
-import dev.chagres.internal.Uninterruptibles;
+import dev.chagres.internal.memory.Uninterruptibles;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.SharedWeights;

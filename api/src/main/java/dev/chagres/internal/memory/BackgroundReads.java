@@ -2,7 +2,6 @@ package dev.chagres.internal.memory;
 
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.cuda.CudaRuntime;
-import dev.chagres.internal.Uninterruptibles;
 import java.io.IOException;
 import java.io.InterruptedIOException;
 import java.lang.foreign.MemorySegment;

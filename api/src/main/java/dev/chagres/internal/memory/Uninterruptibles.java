@@ -1,4 +1,4 @@
-package dev.chagres.internal;
+package dev.chagres.internal.memory;
 
 /**
  * Waits that an interrupt does not end; the thread sees it afterwards.
