@@ -34,7 +34,8 @@ final class LocalCluster implements AutoCloseable {
                 .set("spark.executor.extraJavaOptions", "-Dchagres.provider=reference -Dchagres.leaks=all")
                 .set("spark.executorEnv.CHAGRES_THREADS", "1")
                 .set("spark.scheduler.minRegisteredResourcesRatio", "1.0")
-                .set("spark.scheduler.maxRegisteredResourcesWaitingTime", "10min") // On a busy machine an executor begins late.
+                // On a busy machine an executor begins late.
+                .set("spark.scheduler.maxRegisteredResourcesWaitingTime", "10min")
                 .set("spark.scheduler.barrier.maxConcurrentTasksCheck.interval", "1s")
                 .set("spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures", "600")
                 .set("spark.stage.maxConsecutiveAttempts", "3")

@@ -178,10 +178,8 @@ class StepEstimateTest {
             for (int i = 0; i < DRAWN_FOR_GPUS; i++) {
                 ModelSetup setup = drawn();
                 double estimated = Double.parseDouble(estimates.readLine());
-                double real = held(setup).stream()
-                        .mapToLong(MemoryUse::total)
-                        .max()
-                        .orElseThrow();
+                double real =
+                        held(setup).stream().mapToLong(MemoryUse::total).max().orElseThrow();
                 System.out.printf("%.0f MiB estimated, %.0f held: %s%n", estimated / 0x1p20, real / 0x1p20, setup);
                 if (Math.abs(real - estimated) > NEAR * real) {
                     wrong.add(i + " " + setup + "\n  estimated " + estimated + "\n  held " + real);
