@@ -9,7 +9,6 @@ import dev.chagres.estimate.KernelTimes;
 import dev.chagres.estimate.KernelTrace;
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.recipe.CastStatistics;
-import dev.chagres.trainer.callback.Checkpoints;
 import dev.chagres.trainer.callback.Evaluation;
 import java.io.UncheckedIOException;
 import java.nio.file.Path;
@@ -196,6 +195,19 @@ public final class TrainingRun {
     }
 
     /**
+     * Checks that the state can be saved, as far as that is known before it.
+     *
+     * @throws TrainingException when it cannot
+     */
+    public void ensureSaves() {
+        try {
+            model.ensureSaves();
+        } catch (IllegalStateException e) {
+            throw new TrainingException(wording.save() + ": " + e.getMessage(), e);
+        }
+    }
+
+    /**
      * Takes the page-locked memory of {@link #saveInBackground} on each rank now, so that no step waits for it.
      *
      * @throws dev.chagres.bindings.CudaException when a host does not have that many bytes
@@ -328,22 +340,11 @@ public final class TrainingRun {
         callbacks.forEach(callback -> callback.onResume(before.texts()));
         try {
             callbacks.forEach(callback -> callback.onStart(this));
-            ensureSaves();
             train(steps);
         } finally {
             callbacks.forEach(callback -> callback.onEnd(this));
         }
         return made - first;
-    }
-
-    private void ensureSaves() {
-        if (callbacks.stream().anyMatch(Checkpoints.class::isInstance)) {
-            try {
-                model.ensureSaves();
-            } catch (IllegalStateException e) {
-                throw new TrainingException(wording.save() + ": " + e.getMessage(), e);
-            }
-        }
     }
 
     private void train(int steps) throws InterruptedException {

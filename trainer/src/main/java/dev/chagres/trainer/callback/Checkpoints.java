@@ -206,6 +206,7 @@ public final class Checkpoints implements Callback, AutoCloseable {
 
     @Override
     public void onStart(TrainingRun run) {
+        run.ensureSaves();
         boolean often = plan.every > 0 || plan.interval != null;
         if (often && folder != null && plan.mode == Mode.BACKGROUND) {
             run.reserveSaves(folder);
