@@ -192,8 +192,11 @@ public final class Embed extends ProteinCommand {
             numbers = new float[Math.multiplyExact(rows == Rows.TOKENS ? taken : 1, hidden)];
         }
 
-        /** Returns the runs of a window's tokens that count alike: {@code <cls>}, or residues that as many windows have. */
+        /** Returns the runs of a window's tokens that count alike: {@code <cls>}, or residues that as many windows have; none for tokens. */
         List<Run> runs(Window window) {
+            if (rows == Rows.TOKENS) {
+                return List.of();
+            }
             if (rows == Rows.CLS) {
                 return List.of(new Run(0, 1, 1.0 / windows.size()));
             }
@@ -210,12 +213,12 @@ public final class Embed extends ProteinCommand {
             return runs;
         }
 
-        /** Adds the states of the next window, which begin with those of {@code <cls>} at row {@code first}, or those of its first run. */
-        void add(States states, int first) {
+        /** Adds the states of the next window: those of its runs, or of its tokens, from row {@code first}. */
+        void add(States states, int first, List<Run> runs) {
             Window window = windows.get(done++);
             int row = first;
             if (rows != Rows.TOKENS) {
-                for (Run run : runs(window)) {
+                for (Run run : runs) {
                     states.read(row++, state);
                     for (int i = 0; i < state.length; i++) {
                         sums[i] += run.weight() * state[i];
@@ -245,7 +248,10 @@ public final class Embed extends ProteinCommand {
     }
 
     /** A window of a protein, which is computed with others. */
-    private record Piece(Pooled owner, Window window, int[] tokens) {}
+    private record Piece(Pooled owner, List<Run> runs, int[] tokens) {}
+
+    /** A window whose states begin at a row. */
+    private record Placed(int row, List<Run> runs) {}
 
     /** Windows of proteins, in order: those of the next batch, and those of the batch that the device computes meanwhile. */
     private final class Pending {
@@ -266,7 +272,7 @@ public final class Embed extends ProteinCommand {
             if (!next.isEmpty() && count + tokens.length > model.batchTokens()) {
                 compute();
             }
-            next.add(new Piece(owner, window, tokens));
+            next.add(new Piece(owner, owner.runs(window), tokens));
             count += tokens.length;
         }
 
@@ -294,7 +300,7 @@ public final class Embed extends ProteinCommand {
             IntStream.Builder counts = IntStream.builder();
             int token = 0;
             for (Piece piece : next) {
-                for (Run run : piece.owner().runs(piece.window())) {
+                for (Run run : piece.runs()) {
                     firsts.add(token + run.first());
                     counts.add(run.count());
                 }
@@ -305,21 +311,23 @@ public final class Embed extends ProteinCommand {
 
         private void write(List<Piece> pieces, States states) throws IOException {
             states.await();
-            Map<Pooled, List<Integer>> rowsOf = new LinkedHashMap<>();
+            Map<Pooled, List<Placed>> windowsOf = new LinkedHashMap<>();
             int row = 0;
             for (Piece piece : pieces) {
-                rowsOf.computeIfAbsent(piece.owner(), any -> new ArrayList<>()).add(row);
+                windowsOf
+                        .computeIfAbsent(piece.owner(), any -> new ArrayList<>())
+                        .add(new Placed(row, piece.runs()));
                 row += rows == Rows.TOKENS
                         ? piece.tokens().length
-                        : piece.owner().runs(piece.window()).size();
+                        : piece.runs().size();
                 computed += piece.tokens().length;
             }
             // A core alone takes as long for the rows of tokens as a GPU for the batch; proteins are apart, and windows
             // of one stay in their order.
-            rowsOf.entrySet().parallelStream()
-                    .forEach(protein ->
-                            protein.getValue().forEach(first -> protein.getKey().add(states, first)));
-            for (Pooled owner : rowsOf.keySet()) {
+            windowsOf.entrySet().parallelStream()
+                    .forEach(protein -> protein.getValue()
+                            .forEach(window -> protein.getKey().add(states, window.row(), window.runs())));
+            for (Pooled owner : windowsOf.keySet()) {
                 if (owner.isWhole()) {
                     file.add(owner.id, owner.residues, owner.taken, owner.windows.size(), owner.numbers());
                 }
