@@ -23,6 +23,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.function.Predicate;
 import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 
@@ -253,10 +254,7 @@ public final class RunState {
      */
     public void reserve(CheckpointFolder folder) {
         Checks.given("folder", folder);
-        Set<String> weights = weights();
-        Set<String> others = further().tensors().keySet();
-        (strategy == null ? alone() : ofRanks(strategy))
-                .reserve(name -> isUpdated(name, weights, others), folder.pinnedBytes());
+        shards().reserve(updated(weights()), folder.pinnedBytes());
     }
 
     private PendingCheckpoint begin(CheckpointFolder folder, long step, Map<String, String> metadata, long most) {
@@ -267,11 +265,19 @@ public final class RunState {
         PendingCheckpoint.OfDevice pending = PendingCheckpoint.OfDevice.of(Inside.state(stream()));
         pending.finish(parameters);
         Set<String> weights = weights();
-        Set<String> others = further().tensors().keySet();
-        PendingCheckpoint begun = (strategy == null ? alone() : ofRanks(strategy))
-                .begin(folder, step, metadata, weights, model, name -> isUpdated(name, weights, others), most);
+        PendingCheckpoint begun = shards().begin(folder, step, metadata, weights, model, updated(weights), most);
         pending.add(parameters, begun);
         return begun;
+    }
+
+    private ShardedState shards() {
+        return strategy == null ? alone() : ofRanks(strategy);
+    }
+
+    /** Returns which tensors an optimizer's step alone changes. */
+    private Predicate<String> updated(Set<String> weights) {
+        Set<String> others = further().tensors().keySet();
+        return name -> isUpdated(name, weights, others);
     }
 
     /** Returns whether an optimizer's step alone changes a tensor: a weight, or what the optimizer keeps under a longer name. */
