@@ -208,6 +208,7 @@ class AttentionCase {
 };
 
 inline void attention_case(Session &session, const AttentionShape &shape) {
+  if (session.attention_cases++ % session.every != 0) return;
   AttentionCase both(session, shape);
   both.forward();
   both.backward();

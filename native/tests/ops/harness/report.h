@@ -37,6 +37,8 @@ struct Session {
   Report &report;
   Random random;
   bool large; /* with sizes that fill a GPU, for which an emulator needs minutes */
+  int every;  /* of the cases of attention, one of so many */
+  int attention_cases = 0;
 
   Buffer floats(int dtype, const Doubles &values, int64_t offset_elements = 0) {
     const Format &format = format_of(dtype);

@@ -18,7 +18,7 @@ namespace {
 
 const char *const kUsage =
     "usage: ops_device_check LIBRARY [--cuda-runtime PATH --nvrtc PATH --cache FOLDER] [--seed N] [--large] [--time]\n"
-    "                        [--only STEM | --except STEM ...]\n"
+    "                        [--every N] [--only STEM | --except STEM ...]\n"
     "  LIBRARY         libchagres_ops.so, or libchagres_reference.so, which computes in host memory\n"
     "  --cuda-runtime  libcudart.so.13, for libchagres_ops.so; tensors then live on device 0\n"
     "  --nvrtc         libnvrtc.so.13\n"
@@ -26,6 +26,7 @@ const char *const kUsage =
     "  --seed          of the random numbers (default 1)\n"
     "  --large         with sizes that fill a GPU\n"
     "  --time          then print the times of training's sizes (12 GiB of memory)\n"
+    "  --every         one of N cases of attention, which take long under sanitizers (default 1: all)\n"
     "  --only          the cases of one stem alone, such as residual_norm, and its times\n"
     "  --except        all cases but those of these stems\n";
 
@@ -77,6 +78,7 @@ struct Options {
   std::string only; /* a stem, or empty: all */
   std::set<std::string> except;
   uint64_t seed = 1;
+  int every = 1;
   bool large = false;
   bool time = false;
 };
@@ -92,11 +94,12 @@ bool parse(int count, char **arguments, Options &options) {
     else if (argument == "--cache" && !last) options.cache = arguments[++i];
     else if (argument == "--only" && !last && is_stem(arguments[i + 1])) options.only = arguments[++i];
     else if (argument == "--except" && !last && is_stem(arguments[i + 1])) options.except.insert(arguments[++i]);
+    else if (argument == "--every" && !last) options.every = std::atoi(arguments[++i]);
     else if (argument == "--seed" && !last) options.seed = std::strtoull(arguments[++i], nullptr, 10);
     else if (argument[0] != '-' && options.library.empty()) options.library = argument;
     else return false;
   }
-  return !options.library.empty() && (options.only.empty() || options.except.empty()) &&
+  return !options.library.empty() && options.every > 0 && (options.only.empty() || options.except.empty()) &&
          options.cuda_runtime.empty() == options.nvrtc.empty() && options.nvrtc.empty() == options.cache.empty();
 }
 
@@ -109,7 +112,7 @@ int check(const Options &options) {
   }
   const auto memory = device ? cuda_memory(options.cuda_runtime) : host_memory(options.library);
   Report report;
-  Session session = {ops, open_shared(options.library), *memory, report, Random(options.seed), options.large};
+  Session session = {ops, open_shared(options.library), *memory, report, Random(options.seed), options.large, options.every};
   printf("%s, seed %llu\n", options.library.c_str(), static_cast<unsigned long long>(options.seed));
   for (const Cases &cases : kCases)
     if ((options.only.empty() || options.only == cases.stem) && options.except.count(cases.stem) == 0)
