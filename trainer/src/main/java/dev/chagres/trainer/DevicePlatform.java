@@ -79,9 +79,12 @@ final class DevicePlatform implements Platform {
         return device.name();
     }
 
-    /** Those of the vendor; ours are of one release with this program and tell none. */
+    /** Those of the vendor, if they compute; ours are of one release with this program and tell none. */
     @Override
     public Map<String, String> libraries() {
+        if (!isGpu()) {
+            return Map.of(); // without a search for NVIDIA's libraries, which asks Python and opens them
+        }
         var versions = new TreeMap<String, String>();
         for (Doctor.Row row : Doctor.report().rows()) {
             if (row.isNeeded()
