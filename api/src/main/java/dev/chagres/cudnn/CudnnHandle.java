@@ -1,5 +1,6 @@
 package dev.chagres.cudnn;
 
+import dev.chagres.Stream;
 import dev.chagres.bindings.BackendCalls;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.cudnn.Cudnn;
@@ -9,6 +10,7 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.ArrayList;
 import java.util.List;
+import org.jspecify.annotations.Nullable;
 
 /**
  * cuDNN's handle of one device, and the plans that are open on it, which are closed with it.
@@ -22,6 +24,8 @@ final class CudnnHandle implements AutoCloseable {
 
     final long handle;
     private final List<ExecutionPlan> plans = new ArrayList<>();
+    /** The stream that the handle was told of. */
+    private @Nullable Stream last;
 
     private CudnnHandle(DeviceState device) {
         device.ensureCurrent();
@@ -38,10 +42,14 @@ final class CudnnHandle implements AutoCloseable {
         plans.remove(plan);
     }
 
-    /** Enqueues a plan on a stream. */
-    void execute(MemorySegment onStream, long plan, long pack) {
-        // Each time: a stream may have been closed, and another opened at its address.
-        Status.cudnn(BackendCalls.cudnnSetStream(handle, onStream), "cudnnSetStream");
+    /** Enqueues a plan on an open stream. */
+    void execute(Stream stream, long plan, long pack) {
+        MemorySegment onStream = stream.handle();
+        if (stream != last) { // By object: another may have been opened at the address of a closed one.
+            last = null;
+            Status.cudnn(BackendCalls.cudnnSetStream(handle, onStream), "cudnnSetStream");
+            last = stream;
+        }
         Status.cudnn(BackendCalls.cudnnBackendExecute(handle, plan, pack), "cudnnBackendExecute");
     }
 

@@ -336,7 +336,7 @@ public final class ExecutionPlan implements AutoCloseable {
     }
 
     private void execute(Stream stream, VariantPack pack, long workspace) {
-        handle.execute(stream.handle(), plan, pack.descriptor(workspace));
+        handle.execute(stream, plan, pack.descriptor(workspace));
     }
 
     private void ensureOpen() {

@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.Graph;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -47,6 +48,41 @@ class GraphExamplesTest {
             }
             // @end
             assertEquals(10f, result.toFloats(stream)[0]);
+        }
+    }
+
+    /** Each stream captures the runs that are given to it, also one that is opened where another was closed. */
+    @Test
+    void runsGoToTheirStream() {
+        GraphBuilder builder = OperationGraph.builder("sum");
+        GraphTensor a = builder.tensor("a", DType.BFLOAT16, 1, 64, 32);
+        GraphTensor w = builder.tensor("w", DType.BFLOAT16, 1, 32, 64);
+        builder.output(builder.matmul("y", a, w), DataType.BFLOAT16);
+        OperationGraph graph = builder.build();
+        try (Device device = Device.open();
+                Scope scope = device.openScope();
+                ExecutionPlan plan = graph.plan(device)) {
+            Tensor y = filled(scope, 0, 64, 64);
+            VariantPack pack = plan.variantPack()
+                    .set("a", filled(scope, 1, 64, 32))
+                    .set("w", filled(scope, 1, 32, 64))
+                    .set("y", y);
+            plan.run(device.stream(), pack);
+            for (int i = 0; i < 3; i++) {
+                try (Stream stream = device.openStream()) {
+                    plan.run(stream, pack); // grows the stream's workspace
+                    stream.synchronize();
+                    try (Graph captured = stream.capture(() -> plan.run(stream, pack))) {
+                        y.zero(device.stream());
+                        device.stream().synchronize();
+                        assertTrue(captured.nodes() > 0, "nothing was captured");
+                        captured.launch();
+                        stream.synchronize();
+                    }
+                }
+                assertEquals(32f, y.toFloats(device.stream())[0]);
+                plan.run(device.stream(), pack);
+            }
         }
     }
 
