@@ -16,6 +16,8 @@ import dev.chagres.jmh.states.LayerShape;
 import dev.chagres.ops.Attention;
 import dev.chagres.ops.AttentionScores;
 import dev.chagres.ops.Elementwise;
+import dev.chagres.ops.MatrixProduct;
+import dev.chagres.ops.ProductPlan;
 import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.AttentionTensors;
 import dev.chagres.te.FusedAttention;
@@ -40,8 +42,8 @@ import org.openjdk.jmh.annotations.TearDown;
 import org.openjdk.jmh.annotations.Warmup;
 
 /**
- * What do graphs of cuDNN's cost in BFLOAT16, and two of them by other kernels: a product with bias and residual by two calls, attention with
- * capped scores by our own kernels?
+ * What do graphs of cuDNN's cost in BFLOAT16, and three of them by other kernels: products with bias and residual or the exact GELU by two
+ * calls, attention with capped scores by our own kernels?
  *
  * <p>Timed: {@link #device} until the device is done, and by {@code -prof chagres} the device's own time; {@link #enqueue} the host's calls alone.
  */
@@ -64,6 +66,10 @@ public class CudnnGraphBenchmark {
         CAPPED_ATTENTION,
         /** The same by our own kernels. */
         CAPPED_ATTENTION_BY_OPS,
+        /** A product with bias and the exact GELU, as an MLP has it in evaluation. */
+        PRODUCT_GELU,
+        /** The same by our product and our GELU, as the MLP runs it. */
+        PRODUCT_GELU_BY_OPS,
         /** A product with bias, GELU and a residual. */
         PRODUCT_GELU_RESIDUAL,
         /** A product with bias and a residual. */
@@ -98,7 +104,8 @@ public class CudnnGraphBenchmark {
         switch (work) {
             case CAUSAL_ATTENTION, CAPPED_ATTENTION -> attention();
             case CAPPED_ATTENTION_BY_OPS -> attentionByOps();
-            case PRODUCT_GELU_RESIDUAL, PRODUCT_RESIDUAL -> product();
+            case PRODUCT_GELU, PRODUCT_GELU_RESIDUAL, PRODUCT_RESIDUAL -> product();
+            case PRODUCT_GELU_BY_OPS -> productByOps();
             case PRODUCT_RESIDUAL_BY_TE -> productByTe();
             case LAYER_NORM, RMS_NORM -> norm();
         }
@@ -110,11 +117,15 @@ public class CudnnGraphBenchmark {
         }
     }
 
-    /** The first query sees one key, of value 3. Products are of ones, with a bias of -hidden and a residual of 3; norms are of equal numbers. */
+    /**
+     * The first query sees one key, of value 3. Products are of ones, with a bias of -hidden and a residual of 3, or
+     * without a residual of 3 / hidden, without that bias; norms are of equal numbers.
+     */
     private double expected() {
         return switch (work) {
             case CAUSAL_ATTENTION, CAPPED_ATTENTION, CAPPED_ATTENTION_BY_OPS -> 3;
             case PRODUCT_GELU_RESIDUAL, PRODUCT_RESIDUAL, PRODUCT_RESIDUAL_BY_TE -> 3;
+            case PRODUCT_GELU, PRODUCT_GELU_BY_OPS -> 2.996;
             case LAYER_NORM -> 2;
             case RMS_NORM -> 3;
         };
@@ -132,7 +143,8 @@ public class CudnnGraphBenchmark {
             float value = switch (input.name()) {
                 case "v", "residual" -> 3;
                 case "k" -> 0.5f;
-                case "bias" -> work == Work.LAYER_NORM ? 2 : -shape.hidden();
+                case "bias" -> work == Work.LAYER_NORM ? 2 : work == Work.PRODUCT_GELU ? 0 : -shape.hidden();
+                case "x" -> work == Work.PRODUCT_GELU ? 3f / shape.hidden() : 1;
                 case "scale" -> 3;
                 default -> 1;
             };
@@ -213,11 +225,29 @@ public class CudnnGraphBenchmark {
                 }));
         GraphTensor sum = builder.pointwise(
                 "sum", PointwiseMode.ADD, c, builder.tensor("bias", DType.BFLOAT16, 1, 1, shape.inner()));
-        if (work == Work.PRODUCT_GELU_RESIDUAL) {
+        if (work != Work.PRODUCT_RESIDUAL) {
             sum = builder.pointwise("active", PointwiseMode.GELU_FWD, sum);
+        }
+        if (work == Work.PRODUCT_GELU) {
+            plan(builder, sum);
+            return;
         }
         GraphTensor residual = builder.tensor("residual", DType.BFLOAT16, 1, tokens, shape.inner());
         plan(builder, builder.pointwise("y", PointwiseMode.ADD, sum, residual));
+    }
+
+    private void productByOps() {
+        long tokens = shape.tokens();
+        Tensor x = made.filled(DType.BFLOAT16, 3f / shape.hidden(), tokens, shape.hidden());
+        Tensor w = made.filled(DType.BFLOAT16, 1, shape.inner(), shape.hidden());
+        Tensor bias = made.zeros(DType.BFLOAT16, shape.inner());
+        Tensor before = made.empty(DType.BFLOAT16, tokens, shape.inner());
+        y = made.empty(DType.BFLOAT16, tokens, shape.inner());
+        MatrixProduct product = MatrixProduct.of(Gemm.Transpose.NO, Gemm.Transpose.YES, ProductPlan.FIRST);
+        call = () -> {
+            product.productBias(x, w, bias, before, made.stream());
+            Elementwise.geluErf(before, y, made.stream());
+        };
     }
 
     private void productByTe() {
