@@ -23,7 +23,18 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 final class ParameterAllocation {
+    /** What weights are before anything is loaded. */
+    private enum Beginning {
+        DRAWN,
+        ZEROS
+    }
+
     private ParameterAllocation() {}
+
+    /** Allocates a whole model without drawing its weights. */
+    static Parameters allocateZeros(Device device, ModelPlan plan, DType dtype) {
+        return allocate(device, plan, dtype, 0, WeightStorage.MODEL_TYPE, null, null, Beginning.ZEROS);
+    }
 
     /** Allocates the part of a model that {@code shard} keeps; its weights in {@code weightMemory}, unless that is null. */
     static Parameters allocate(
@@ -49,6 +60,18 @@ final class ParameterAllocation {
             WeightStorage storage,
             @Nullable ParameterShard shard,
             @Nullable LongFunction<Scope> weightMemory) {
+        return allocate(device, plan, dtype, seed, storage, shard, weightMemory, Beginning.DRAWN);
+    }
+
+    private static Parameters allocate(
+            Device device,
+            ModelPlan plan,
+            DType dtype,
+            long seed,
+            WeightStorage storage,
+            @Nullable ParameterShard shard,
+            @Nullable LongFunction<Scope> weightMemory,
+            Beginning beginning) {
         check(device, plan, dtype, storage);
         plan.claim().claim(device);
         ensureNoMemory(plan);
@@ -67,12 +90,8 @@ final class ParameterAllocation {
             ParameterVectors vectors = new ParameterVectors(scope, weightScope, layout, shard);
             parameters = new Parameters(plan, dtype, layout, vectors, seed);
             place(parameters, layout, vectors);
-            try (FirstWeights first = new FirstWeights(scope)) {
-                for (Parameter parameter : parameters.all()) {
-                    if (!parameter.isQuantizedOnly()) {
-                        write(parameter, parameters.access(), first, seed);
-                    }
-                }
+            if (beginning == Beginning.DRAWN) {
+                draw(parameters, seed);
             }
             vectors.countChanges();
             plan.claim().allocated(parameters);
@@ -167,6 +186,16 @@ final class ParameterAllocation {
                 parameter.place(parameters, vectors.weight(parameter, place), vectors.gradient(parameter, place));
             }
         });
+    }
+
+    private static void draw(Parameters parameters, long seed) {
+        try (FirstWeights first = new FirstWeights(parameters.scope())) {
+            for (Parameter parameter : parameters.all()) {
+                if (!parameter.isQuantizedOnly()) {
+                    write(parameter, parameters.access(), first, seed);
+                }
+            }
+        }
     }
 
     /** Writes the initial values of this rank's part of {@code parameter}. */

@@ -107,6 +107,18 @@ public final class Parameters implements AutoCloseable {
     }
 
     /**
+     * Allocates memory for all parameters of {@code plan}, all 0, without the time that drawing their initial values takes: for a model whose
+     * weights are loaded before it computes.
+     *
+     * @param dtype type of the weights that were declared without one: FLOAT32, BFLOAT16 or FLOAT16
+     * @throws IllegalArgumentException when the type is no float, or the plan is empty
+     * @throws IllegalStateException when a parameter has memory already, or another rank has allocated the plan: each rank makes its own
+     */
+    public static Parameters allocateZeros(Device device, ModelPlan plan, DType dtype) {
+        return ParameterAllocation.allocateZeros(device, plan, dtype);
+    }
+
+    /**
      * For sharding: allocates memory for the part of a model that one rank keeps, of a plan that {@link ModelPlan#padGroups} has padded for
      * the number of ranks. Whole gradients and sharded weights have memory only while it is lent ({@link ParameterAccess#lendWeight});
      * {@link #ranges} and {@link #gradients} are those of the part.

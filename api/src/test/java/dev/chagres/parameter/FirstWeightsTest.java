@@ -62,6 +62,16 @@ class FirstWeightsTest {
         }
     }
 
+    @Test
+    void areZeroWhereTheyAreLoadedNext() {
+        try (Parameters parameters = Parameters.allocateZeros(open.device(), plan(), DType.BFLOAT16)) {
+            for (Parameter parameter : parameters.all()) {
+                int count = (int) parameter.shape().count();
+                assertArrayEquals(new float[count], open.read(parameter.weight()), parameter.name());
+            }
+        }
+    }
+
     /** More elements than are drawn at once: no piece knows of another. */
     @Test
     void areTheSameInPieces() {

@@ -13,6 +13,7 @@ import dev.chagres.pass.Pass;
 import dev.chagres.te.QkvFormat;
 import java.util.Arrays;
 import java.util.Objects;
+import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -49,6 +50,15 @@ public final class Esm2Base implements AutoCloseable {
      * @throws IllegalArgumentException when attention does not take the head dimension, or the type is no float
      */
     public Esm2Base(Device device, Esm2Config config, Pooler pooler, DType dtype, long seed) {
+        this(device, config, pooler, plan -> Parameters.allocate(device, plan, dtype, seed));
+    }
+
+    /**
+     * Makes a model, on one rank, whose parameters get their memory from {@code memory}. They are frozen: nothing has a gradient.
+     *
+     * @throws IllegalArgumentException when attention does not take the head dimension
+     */
+    public Esm2Base(Device device, Esm2Config config, Pooler pooler, Function<ModelPlan, Parameters> memory) {
         this.config = config;
         ModelPlan plan = new ModelPlan();
         encoder = new Esm2Encoder(config, plan);
@@ -62,8 +72,9 @@ public final class Esm2Base implements AutoCloseable {
                                 Esm2Encoder.WEIGHTS,
                                 plan.group("pooler").child("dense")),
                         new Tanh("pooler.tanh"));
+        plan.freeze();
         scope = device.openScope();
-        parameters = encoder.allocate(scope, plan, declared -> Parameters.allocate(device, declared, dtype, seed));
+        parameters = encoder.allocate(scope, plan, memory);
     }
 
     /** Returns sizes and form. */

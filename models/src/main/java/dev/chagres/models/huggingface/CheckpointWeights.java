@@ -1,6 +1,7 @@
 package dev.chagres.models.huggingface;
 
 import dev.chagres.DType;
+import dev.chagres.Device;
 import dev.chagres.Tensor;
 import dev.chagres.batch.TrainedModel;
 import dev.chagres.checkpoint.RunState;
@@ -11,6 +12,7 @@ import dev.chagres.models.huggingface.CheckpointTensors.Found;
 import dev.chagres.models.huggingface.Target.Padding;
 import dev.chagres.models.huggingface.Target.Part;
 import dev.chagres.models.huggingface.Target.Run;
+import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
 import java.lang.foreign.Arena;
@@ -25,6 +27,7 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
 import java.util.function.Consumer;
+import java.util.function.Function;
 import java.util.function.Predicate;
 import java.util.function.Supplier;
 
@@ -258,6 +261,12 @@ final class CheckpointWeights implements AutoCloseable {
         float[] values = new float[Math.toIntExact(entry.shape().count())];
         entry.copyTo(DType.FLOAT32, 0, MemorySegment.ofArray(values));
         return values;
+    }
+
+    /** Returns how a model that is loaded next gets its memory. */
+    static Function<ModelPlan, Parameters> memory(Device device, DType dtype) {
+        ensureFloat(dtype);
+        return plan -> Parameters.allocateZeros(device, plan, dtype);
     }
 
     static void ensureFloat(DType dtype) {

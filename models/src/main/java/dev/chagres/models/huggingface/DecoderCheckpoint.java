@@ -6,8 +6,11 @@ import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.ModelFiles;
 import dev.chagres.models.decoder.Decoder;
 import dev.chagres.models.decoder.DecoderConfig;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameters;
 import java.nio.file.Path;
 import java.util.Objects;
+import java.util.function.Function;
 
 /**
  * Decoders in and out of folders of transformers: {@code LlamaForCausalLM}, {@code Qwen2ForCausalLM}, {@code Qwen3ForCausalLM} and {@code
@@ -56,9 +59,10 @@ public final class DecoderCheckpoint {
      * @throws IllegalArgumentException when the type is no float
      */
     public static Decoder open(Device device, Path folder, DType dtype) {
-        CheckpointWeights.ensureFloat(dtype);
+        Function<ModelPlan, Parameters> memory = CheckpointWeights.memory(device, dtype);
         try (DecoderSource source = DecoderSource.open(Objects.requireNonNull(folder, "folder"))) {
-            return CheckpointWeights.filled(() -> new Decoder(device, source.config(), dtype, 0), source::load, folder);
+            return CheckpointWeights.filled(
+                    () -> new Decoder(device, source.config(), new ModelPlan(), memory), source::load, folder);
         }
     }
 

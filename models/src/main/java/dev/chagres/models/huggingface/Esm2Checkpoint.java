@@ -11,11 +11,14 @@ import dev.chagres.models.esm.Esm2Base;
 import dev.chagres.models.esm.Esm2Classifier;
 import dev.chagres.models.esm.Esm2ClassifierConfig;
 import dev.chagres.models.esm.Esm2Config;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameters;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Objects;
 import java.util.Optional;
+import java.util.function.Function;
 import java.util.stream.IntStream;
 
 /**
@@ -86,9 +89,10 @@ public final class Esm2Checkpoint {
      * @throws IllegalArgumentException when the type is no float
      */
     public static Esm2 open(Device device, Path folder, DType dtype) {
-        CheckpointWeights.ensureFloat(dtype);
+        Function<ModelPlan, Parameters> memory = CheckpointWeights.memory(device, dtype);
         try (Esm2Source source = maskedLm(folder)) {
-            return CheckpointWeights.filled(() -> new Esm2(device, source.config(), dtype, 0), source::load, folder);
+            return CheckpointWeights.filled(
+                    () -> new Esm2(device, source.config(), new ModelPlan(), memory), source::load, folder);
         }
     }
 
@@ -117,11 +121,11 @@ public final class Esm2Checkpoint {
     }
 
     private static Esm2Base openBase(Device device, Path folder, DType dtype, Optional<Integer> context) {
-        CheckpointWeights.ensureFloat(dtype);
+        Function<ModelPlan, Parameters> memory = CheckpointWeights.memory(device, dtype);
         try (Esm2Source source = Esm2Source.open(Objects.requireNonNull(folder, "folder"))) {
             Esm2Config config = context.map(source.config()::withContext).orElse(source.config());
             Esm2Base model =
-                    CheckpointWeights.made(() -> new Esm2Base(device, config, source.pooler(), dtype, 0), folder);
+                    CheckpointWeights.made(() -> new Esm2Base(device, config, source.pooler(), memory), folder);
             try {
                 source.loadBase(model.parameters());
                 return model;
@@ -140,10 +144,12 @@ public final class Esm2Checkpoint {
      * @throws IllegalArgumentException when the type is no float
      */
     public static Esm2Classifier openClassifier(Device device, Path folder, DType dtype) {
-        CheckpointWeights.ensureFloat(dtype);
+        Function<ModelPlan, Parameters> memory = CheckpointWeights.memory(device, dtype);
         try (Esm2Source source = classifier(folder)) {
             return CheckpointWeights.filled(
-                    () -> new Esm2Classifier(device, source.classifier(), dtype, 0), source::load, folder);
+                    () -> new Esm2Classifier(device, source.classifier(), new ModelPlan(), memory),
+                    source::load,
+                    folder);
         }
     }
 
@@ -330,8 +336,9 @@ public final class Esm2Checkpoint {
         Objects.requireNonNull(config, "config");
         try (Esm2Source source = maskedLm(from)) {
             Esm2Config target = inLayout(source.config(), config.layout());
-            try (Esm2 model =
-                    CheckpointWeights.filled(() -> new Esm2(device, target, source.dtype(), 0), source::load, from)) {
+            Function<ModelPlan, Parameters> memory = CheckpointWeights.memory(device, source.dtype());
+            try (Esm2 model = CheckpointWeights.filled(
+                    () -> new Esm2(device, target, new ModelPlan(), memory), source::load, from)) {
                 save(model, to, config);
             }
         }

@@ -30,7 +30,6 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.TreeMap;
-import java.util.function.Function;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
@@ -96,7 +95,8 @@ public final class PeftAdapters {
         CheckpointWeights.ensureFloat(dtype);
         try (DecoderSource base = DecoderSource.open(Objects.requireNonNull(model, "model"));
                 PeftSource source = decoder(base, adapters)) {
-            Decoder made = new Decoder(device, base.config(), adapted(source.lora()), allocation(device, dtype));
+            Decoder made =
+                    new Decoder(device, base.config(), adapted(source.lora()), CheckpointWeights.memory(device, dtype));
             return loaded(made, () -> {
                 base.load(made.parameters());
                 source.load(made.parameters());
@@ -118,7 +118,7 @@ public final class PeftAdapters {
         CheckpointWeights.ensureFloat(dtype);
         try (DecoderSource base = DecoderSource.open(Objects.requireNonNull(model, "model"));
                 PeftSource source = decoder(base, adapters)) {
-            Decoder made = new Decoder(device, base.config(), dtype, 0);
+            Decoder made = new Decoder(device, base.config(), new ModelPlan(), CheckpointWeights.memory(device, dtype));
             return loaded(made, () -> {
                 base.load(made.parameters());
                 source.merge(made.parameters());
@@ -138,7 +138,8 @@ public final class PeftAdapters {
     public static Esm2Classifier openClassifier(Device device, Path model, Path adapters, DType dtype) {
         try (PeftEsm2 source = open(model, adapters)) {
             Esm2ClassifierConfig config = classifier(source);
-            Esm2Classifier made = new Esm2Classifier(device, config, adapted(source.lora()), allocation(device, dtype));
+            Esm2Classifier made =
+                    new Esm2Classifier(device, config, adapted(source.lora()), CheckpointWeights.memory(device, dtype));
             return loaded(made, () -> source.load(made.parameters()));
         }
     }
@@ -158,7 +159,7 @@ public final class PeftAdapters {
                 throw source.refused("a masked-language model");
             }
             Esm2Config config = source.config();
-            Esm2 made = new Esm2(device, config, adapted(source.lora()), allocation(device, dtype));
+            Esm2 made = new Esm2(device, config, adapted(source.lora()), CheckpointWeights.memory(device, dtype));
             return loaded(made, () -> source.load(made.parameters()));
         }
     }
@@ -176,7 +177,8 @@ public final class PeftAdapters {
     public static Esm2Classifier openMergedClassifier(Device device, Path model, Path adapters, DType dtype) {
         try (PeftEsm2 source = open(model, adapters)) {
             Esm2ClassifierConfig config = classifier(source);
-            Esm2Classifier made = new Esm2Classifier(device, config, new ModelPlan(), allocation(device, dtype));
+            Esm2Classifier made =
+                    new Esm2Classifier(device, config, new ModelPlan(), CheckpointWeights.memory(device, dtype));
             return loaded(made, () -> source.loadMerged(made.parameters()));
         }
     }
@@ -253,10 +255,6 @@ public final class PeftAdapters {
         ModelPlan plan = new ModelPlan();
         plan.adapt(lora);
         return plan;
-    }
-
-    private static Function<ModelPlan, Parameters> allocation(Device device, DType dtype) {
-        return declared -> Parameters.allocate(device, declared, dtype, 0);
     }
 
     private static <M extends TrainedModel> M loaded(M model, Runnable load) {

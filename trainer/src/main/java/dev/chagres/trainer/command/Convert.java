@@ -16,6 +16,8 @@ import dev.chagres.models.huggingface.Esm2Checkpoint;
 import dev.chagres.models.huggingface.EsmLayout;
 import dev.chagres.models.huggingface.PeftAdapters;
 import dev.chagres.models.huggingface.SaveConfig;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameters;
 import java.io.PrintStream;
 import java.lang.foreign.MemorySegment;
 import java.nio.file.Files;
@@ -159,7 +161,11 @@ public final class Convert extends ProteinCommand {
                 Esm2Checkpoint.convert(device, from, to, config);
             } else {
                 Esm2Config after = Esm2Checkpoint.inLayout(before, layout);
-                try (Esm2 model = new Esm2(device, after, dtypeOf(from), 0)) {
+                try (Esm2 model = new Esm2(
+                        device,
+                        after,
+                        new ModelPlan(),
+                        plan -> Parameters.allocateZeros(device, plan, dtypeOf(from)))) {
                     RunState.of(model.parameters()).load(from);
                     if (weights == Weights.AVERAGE) {
                         loadAverage(model);

@@ -8,6 +8,8 @@ import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.Esm2Base;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.huggingface.Esm2Checkpoint;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameters;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -157,9 +159,12 @@ final class ModelOptions {
         return Esm2Checkpoint.openBase(device, folder, chosen().dtype, config().context());
     }
 
-    /** Makes the masked-language model. */
+    /** Makes the masked-language model, to evaluate it: nothing has a gradient. */
     Esm2 open(Device device) {
-        Esm2 model = new Esm2(device, config(), chosen().dtype, 0);
+        Esm2 model = new Esm2(device, config(), new ModelPlan(), plan -> {
+            plan.freeze();
+            return Parameters.allocateZeros(device, plan, chosen().dtype);
+        });
         try {
             Esm2Checkpoint.load(model, folder);
             return model;
