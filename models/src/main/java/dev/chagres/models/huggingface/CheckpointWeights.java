@@ -2,6 +2,8 @@ package dev.chagres.models.huggingface;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.HostBuffer;
+import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.batch.TrainedModel;
 import dev.chagres.checkpoint.RunState;
@@ -15,7 +17,6 @@ import dev.chagres.models.huggingface.Target.Run;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
-import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.nio.file.Path;
@@ -30,6 +31,7 @@ import java.util.function.Consumer;
 import java.util.function.Function;
 import java.util.function.Predicate;
 import java.util.function.Supplier;
+import java.util.stream.LongStream;
 
 /**
  * The tensors of a folder that make the parameters of a model: found under their names, checked, and copied.
@@ -38,6 +40,11 @@ import java.util.function.Supplier;
  */
 final class CheckpointWeights implements AutoCloseable {
     static final String CONFIG = "config.json";
+
+    /** Numbers that are copied to the device at a time. */
+    private static final long PIECE = 1L << 24;
+    /** Numbers that a core reads at a time. */
+    private static final long TASK = 1L << 18;
 
     private static final Set<DType> FLOATS = Set.of(DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16);
 
@@ -167,19 +174,33 @@ final class CheckpointWeights implements AutoCloseable {
         return Objects.requireNonNull(found.get(tensor), tensor).entry();
     }
 
-    /** Copies weights into the parameters of a model, and waits. */
+    /** Copies weights into the parameters of a model, and waits. All cores read and round. */
     void load(List<Target> targets, Parameters parameters) {
-        for (Target target : targets) {
-            Tensor weight = parameters.get(target.parameter()).weight();
-            TensorSource source = source(target, new TensorSpec(target.parameter(), weight.dtype(), weight.shape()));
-            try (Arena arena = Arena.ofConfined()) {
-                MemorySegment host = arena.allocate(weight.byteSize(), Long.BYTES);
-                source.copyTo(0, host);
-                weight.copyFrom(parameters.scope().stream(), host);
-                parameters.scope().stream().synchronize();
+        Scope scope = parameters.scope();
+        try (HostBuffer host = HostBuffer.pinned(scope.device(), PIECE * Float.BYTES)) {
+            for (Target target : targets) {
+                Tensor weight = parameters.get(target.parameter()).weight();
+                TensorSource source =
+                        source(target, new TensorSpec(target.parameter(), weight.dtype(), weight.shape()));
+                for (long begin = 0; begin < weight.count(); begin += PIECE) {
+                    long count = Math.min(PIECE, weight.count() - begin);
+                    read(source, weight.dtype().byteSize(), begin, host.segment(), count);
+                    try (Scope piece = scope.open()) {
+                        piece.view(weight, begin, count).copyFrom(scope.stream(), host);
+                    }
+                    scope.stream().synchronize();
+                }
             }
         }
         parameters.changed();
+    }
+
+    private static void read(TensorSource source, long size, long begin, MemorySegment host, long count) {
+        LongStream.range(0, Math.ceilDiv(count, TASK)).parallel().forEach(task -> {
+            long first = task * TASK;
+            long bytes = Math.min(TASK, count - first) * size;
+            source.copyTo((begin + first) * size, host.asSlice(first * size, bytes));
+        });
     }
 
     /** Copies weights to where a state keeps them, on each rank its parts, but for those that are {@code left} as they are. */

@@ -93,6 +93,7 @@ public final class Embed extends ProteinCommand {
 
     @Override
     void run() throws IOException {
+        long begun = System.nanoTime();
         EmbeddingFile.requireFormat(output, ".safetensors", ".npy", ".parquet");
         FastaOptions fasta = model.fasta();
         fasta.requireOthers("--out", output);
@@ -107,18 +108,33 @@ public final class Embed extends ProteinCommand {
             if (before > 0) {
                 out().printf(Locale.ROOT, "going on after %,d of %,d proteins%n", before, proteins.count());
             }
-            long tokens;
-            double seconds;
+            Took took;
             try (Device device = Device.open();
                     Esm2Base opened = model.openBase(device);
-                    PackedModel packed = PackedModel.hidden(opened, recipe.recipe());
+                    PackedModel packed = PackedModel.hidden(opened, recipe.recipe(), sequences(proteins));
                     ProgressLine progress = new ProgressLine(err(), "proteins", proteins.count())) {
-                tokens = embed(proteins, packed, file, most, progress);
-                seconds = progress.seconds();
+                double opening = (System.nanoTime() - begun) / 1e9;
+                Pending pending = embed(proteins, packed, file, most, progress);
+                took = new Took(pending.computed, opening, pending.firstSeconds, progress.seconds());
             }
-            tell(file, proteins, tokens, seconds);
+            tell(file, proteins, took);
         }
     }
+
+    /** Returns how many proteins a batch has as a rule, without those that are longer than others. */
+    private int sequences(Proteins proteins) {
+        long length = proteins.residues() / Math.max(1, proteins.count()) + 2;
+        return Math.toIntExact(model.batchTokens() / length);
+    }
+
+    /**
+     * How long the command took.
+     *
+     * @param opening seconds until the model was there
+     * @param first seconds from then on until the first batch was computed
+     * @param seconds from when the model was there until the last batch was written, the first one among them
+     */
+    private record Took(long tokens, double opening, double first, double seconds) {}
 
     private Map<String, Object> options(Proteins proteins, Esm2Config config) throws IOException {
         Map<String, Object> options = new LinkedHashMap<>();
@@ -139,20 +155,24 @@ public final class Embed extends ProteinCommand {
         return options;
     }
 
-    private void tell(EmbeddingFile file, Proteins proteins, long tokens, double seconds) throws IOException {
+    private void tell(EmbeddingFile file, Proteins proteins, Took took) throws IOException {
         Map<String, Object> totals = new LinkedHashMap<>();
         totals.put("done", proteins.count());
-        totals.put("tokens", tokens);
-        totals.put("seconds", seconds);
+        totals.put("tokens", took.tokens());
+        totals.put("seconds", took.seconds());
+        totals.put("secondsOfOpening", took.opening());
+        totals.put("secondsOfFirstBatch", took.first());
         proteins.putUnknown(totals);
         Path index = file.publish(totals);
         out().printf(
                         Locale.ROOT,
-                        "%s, %,d tokens in %.1f s, %,.0f tokens/s%n",
+                        "%s, %,d tokens in %.1f s, %,.0f tokens/s; the first batch took %.1f s of them, opening the model %.1f s before%n",
                         proteins.text(),
-                        tokens,
-                        seconds,
-                        tokens / seconds);
+                        took.tokens(),
+                        took.seconds(),
+                        took.tokens() / took.seconds(),
+                        took.first(),
+                        took.opening());
         proteins.tellUnknown(out());
         out().println("embeddings: " + output);
         out().println("index: " + index);
@@ -257,15 +277,18 @@ public final class Embed extends ProteinCommand {
     private final class Pending {
         private final PackedModel packed;
         private final EmbeddingFile file;
+        private final ProgressLine progress;
         private List<Piece> next = new ArrayList<>();
         private List<Piece> underway = List.of();
         private @Nullable States states;
         private long count;
         private long computed;
+        private double firstSeconds;
 
-        Pending(PackedModel packed, EmbeddingFile file) {
+        Pending(PackedModel packed, EmbeddingFile file, ProgressLine progress) {
             this.packed = packed;
             this.file = file;
+            this.progress = progress;
         }
 
         void add(Pooled owner, Window window, int[] tokens) throws IOException {
@@ -311,6 +334,9 @@ public final class Embed extends ProteinCommand {
 
         private void write(List<Piece> pieces, States states) throws IOException {
             states.await();
+            if (computed == 0) {
+                firstSeconds = progress.seconds();
+            }
             Map<Pooled, List<Placed>> windowsOf = new LinkedHashMap<>();
             int row = 0;
             for (Piece piece : pieces) {
@@ -336,10 +362,10 @@ public final class Embed extends ProteinCommand {
         }
     }
 
-    /** Returns how many tokens were computed. */
-    private long embed(Proteins proteins, PackedModel packed, EmbeddingFile file, int most, ProgressLine progress)
+    /** Returns what was computed, of which nothing is pending. */
+    private Pending embed(Proteins proteins, PackedModel packed, EmbeddingFile file, int most, ProgressLine progress)
             throws IOException {
-        Pending pending = new Pending(packed, file);
+        Pending pending = new Pending(packed, file, progress);
         int hidden = file.columns();
         int before = file.proteins();
         long number = 0;
@@ -367,6 +393,6 @@ public final class Embed extends ProteinCommand {
         }
         pending.compute();
         pending.compute(); // Nothing is left to start; the last batch is written.
-        return pending.computed;
+        return pending;
     }
 }

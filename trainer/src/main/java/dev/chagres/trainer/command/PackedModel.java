@@ -7,6 +7,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.attention.CuSeqlens;
 import dev.chagres.attention.Sequences;
+import dev.chagres.bindings.Provider;
 import dev.chagres.models.data.EsmVocabulary;
 import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.Esm2Base;
@@ -39,14 +40,24 @@ final class PackedModel implements AutoCloseable {
     /** Of the batch that is read, and of the one that is computed meanwhile. */
     private final States[] states;
 
+    /** Sequences that a batch of different lengths has at least. */
+    private final int leastSequences;
+
     private int started;
+    /** Of a batch so far. */
+    private int mostTokens;
 
     /**
      * @param recipe by which the products of the layers are computed in eight bits; null: in the model's type
      * @throws IllegalArgumentException when the device cannot compute the recipe
      */
-    private PackedModel(BiFunction<Tensor, Pass, Tensor> model, Parameters parameters, @Nullable Recipe recipe) {
+    private PackedModel(
+            BiFunction<Tensor, Pass, Tensor> model,
+            Parameters parameters,
+            @Nullable Recipe recipe,
+            int leastSequences) {
         this.model = model;
+        this.leastSequences = leastSequences;
         Stream stream = parameters.scope().stream();
         quantizers = recipe == null ? null : Quantizers.allocate(parameters, recipe);
         pass = Pass.evaluation(stream);
@@ -56,14 +67,18 @@ final class PackedModel implements AutoCloseable {
         states = new States[] {new States(stream), new States(stream)};
     }
 
-    /** Returns one that computes the states behind the last norm, H numbers a token. */
-    static PackedModel hidden(Esm2Base model, @Nullable Recipe recipe) {
-        return new PackedModel(model::hidden, model.parameters(), recipe);
+    /**
+     * Returns one that computes the states behind the last norm, H numbers a token.
+     *
+     * @param sequences that batches have as a rule: cuDNN makes a plan for so many, rounded up, and takes it for all
+     */
+    static PackedModel hidden(Esm2Base model, @Nullable Recipe recipe, int sequences) {
+        return new PackedModel(model::hidden, model.parameters(), recipe, Batch.room(sequences));
     }
 
     /** Returns one that computes the scores of each token, {@link EsmVocabulary#PADDED_SIZE} numbers a token, of which 33 count. */
     static PackedModel logits(Esm2 model, @Nullable Recipe recipe) {
-        return new PackedModel(model::logits, model.parameters(), recipe);
+        return new PackedModel(model::logits, model.parameters(), recipe, 0);
     }
 
     /**
@@ -168,7 +183,9 @@ final class PackedModel implements AutoCloseable {
      */
     States start(List<int[]> sequences, @Nullable Spans spans) {
         States next = states[started++ % states.length];
-        Batch batch = new Batch(sequences);
+        boolean plans = pass.device().provider() == Provider.CUDA;
+        Batch batch = new Batch(sequences, plans ? mostTokens / 2 + 1 : 0, leastSequences);
+        mostTokens = Math.max(mostTokens, batch.ids.length);
         int[] means = spans == null ? NOTHING : offsets(spans.counts());
         MemorySegment host = next.numbers(batch.count() + 2L * means.length);
         Tensor hidden = model.apply(begin(batch, host), pass);
@@ -178,35 +195,57 @@ final class PackedModel implements AutoCloseable {
 
     /** Returns the numbers of each token, and more behind them that do not count; it waits for the device. */
     float[] compute(List<int[]> sequences) {
-        Batch batch = new Batch(sequences);
+        Batch batch = new Batch(sequences, 0, 0);
         return model.apply(begin(batch, states[0].numbers(batch.count())), pass).toFloats(pass.stream());
     }
 
     /**
      * The tokens of sequences, packed, and where each begins. Batches are filled up to few different sizes, for each of which kernels of
-     * products are chosen once: with tokens of their own, again, as sequences that nobody reads.
+     * products are chosen once: with tokens of their own, again, as sequences that nobody reads. cuDNN plans attention for tokens and for
+     * sequences up to a power of two, which takes it longer than it takes to compute a batch: a small batch at the end is filled up to more
+     * than half of the largest one, and empty sequences follow.
      */
-    private static final class Batch {
+    static final class Batch {
         /** Rows of the tiles of products, which compute whole ones in any case. */
         private static final int TILE = 128;
         /** What is filled up is at most this part of a small batch. */
         private static final int PART = 16;
+        /** From so many sequences on plans are made for powers of two, up to the others for multiples of these. */
+        private static final int FEWEST = 32;
 
-        private final int[] ids;
-        private final int[] offsets;
+        private static final int MOST = 512;
 
-        Batch(List<int[]> sequences) {
+        final int[] ids;
+        final int[] offsets;
+
+        /**
+         * @param leastTokens that the batch has
+         * @param leastSequences that it has, unless all are equally long, which faster kernels may compute
+         */
+        Batch(List<int[]> sequences, int leastTokens, int leastSequences) {
             int[] own = sequences.stream().flatMapToInt(Arrays::stream).toArray();
-            int step = Math.clamp(Integer.highestOneBit(own.length / PART), 1, TILE);
-            ids = Arrays.copyOf(own, Math.ceilDiv(own.length, step) * step);
-            System.arraycopy(own, 0, ids, own.length, ids.length - own.length);
+            int least = Math.max(own.length, leastTokens);
+            int step = Math.clamp(Integer.highestOneBit(least / PART), 1, TILE);
+            ids = Arrays.copyOf(own, Math.ceilDiv(least, step) * step);
+            for (int i = own.length; i < ids.length; i++) {
+                ids[i] = ids[i - own.length];
+            }
             int[] lengths = sequences.stream().mapToInt(one -> one.length).toArray();
             int longest = Arrays.stream(lengths).max().orElse(1);
-            offsets = offsets(IntStream.concat(
+            int[] filled = IntStream.concat(
                             Arrays.stream(lengths),
                             IntStream.iterate(ids.length - own.length, left -> left > 0, left -> left - longest)
                                     .map(left -> Math.min(left, longest)))
-                    .toArray());
+                    .toArray();
+            boolean differ = Arrays.stream(filled).anyMatch(length -> length != longest);
+            offsets = offsets(differ ? Arrays.copyOf(filled, Math.max(filled.length, leastSequences)) : filled);
+        }
+
+        /** Returns up to how many sequences one plan computes, where batches have about {@code sequences}, a quarter more or less. */
+        static int room(int sequences) {
+            int many = Math.max(FEWEST, sequences + sequences / 4);
+            int rounded = Integer.highestOneBit(many - 1) * 2;
+            return rounded <= MOST ? rounded : Math.ceilDiv(many, MOST) * MOST;
         }
 
         int count() {

@@ -15,6 +15,7 @@ import dev.chagres.models.esm.Esm2Base;
 import dev.chagres.models.esm.ProteinEmbeddings;
 import dev.chagres.models.huggingface.Esm2Checkpoint;
 import dev.chagres.models.huggingface.SaveConfig;
+import dev.chagres.trainer.command.PackedModel.Batch;
 import dev.hardwood.InputFile;
 import dev.hardwood.reader.ParquetFileReader;
 import dev.hardwood.row.PqList;
@@ -115,6 +116,31 @@ class EmbedTest {
                 JSON.std.mapFrom(lines.get(2)).toString());
         assertFalse(Files.exists(temporary.resolve("e.npy.jsonl.part")));
         assertFalse(Files.exists(temporary.resolve("e.npy.rows.part")));
+    }
+
+    @Test
+    void batchesAreFilledUpToFewSizes() {
+        List<int[]> sequences = List.of(new int[] {1, 2, 3}, new int[] {4, 5});
+        assertArrayEquals(new int[] {1, 2, 3, 4, 5}, new Batch(sequences, 0, 0).ids);
+        assertArrayEquals(new int[] {0, 3, 5, 5, 5}, new Batch(sequences, 0, 4).offsets);
+        Batch longer = new Batch(sequences, 12, 4);
+        assertArrayEquals(new int[] {1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1, 2}, longer.ids);
+        assertArrayEquals(new int[] {0, 3, 5, 8, 11, 12}, longer.offsets);
+        assertArrayEquals(new int[] {0, 1, 2}, new Batch(List.of(new int[] {1}, new int[] {2}), 0, 4).offsets);
+        int[] means = {1, 26, 27, 40, 410, 500};
+        int[] room = {32, 32, 64, 64, 512, 1024};
+        assertArrayEquals(room, Arrays.stream(means).map(Batch::room).toArray());
+    }
+
+    @Test
+    void tellsHowLongItTook() throws IOException {
+        embed("--out=" + npy, "--long=cut", "--batch-tokens=40");
+        assertTrue(model.told().contains("the first batch took "), model::told);
+        List<String> lines = Files.readAllLines(temporary.resolve("e.npy.jsonl"));
+        Map<String, Object> totals = JSON.std.mapFrom(lines.getLast());
+        double first = (double) totals.get("secondsOfFirstBatch");
+        assertTrue(0 < first && first < (double) totals.get("seconds"), totals::toString);
+        assertTrue((double) totals.get("secondsOfOpening") > 0, totals::toString);
     }
 
     /** The states that the head reads are those of a folder that has none. */
