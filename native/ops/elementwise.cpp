@@ -16,13 +16,12 @@ struct Kernels {
 #define KERNELS(name) \
   {FLOAT_KERNELS("elementwise.cu", name), FLOAT_KERNELS("elementwise.cu", name "_scalar")}
 
-/* y = formula of the inputs, which are in the order of the formula's a and b. */
-int elementwise(const char *function, Kernels &kernels, std::initializer_list<Elements> inputs, void *y, int64_t count,
-                int dtype, OpsStream stream, const char *result = "y") {
-  const int status = check_elementwise(function, inputs, {result, y}, count, dtype);
-  if (status != OPS_SUCCESS || count == 0) return status;
+/* y = formula of the inputs, which were checked and are in the order of the formula's a and b; amax is the last argument of
+ * kernels that take one. */
+int launch_elements(const char *function, Kernels &kernels, std::initializer_list<Elements> inputs, void *y, float *amax,
+                    int64_t count, int dtype, OpsStream stream) {
   const void *pointers[kMostInputs];
-  void *arguments[kMostInputs + 2];
+  void *arguments[kMostInputs + 3];
   size_t n = 0;
   bool fits = aligned(y);
   for (const Elements &input : inputs) {
@@ -33,8 +32,16 @@ int elementwise(const char *function, Kernels &kernels, std::initializer_list<El
   }
   arguments[n] = &y;
   arguments[n + 1] = &count;
+  arguments[n + 2] = &amax;
   Kernel &kernel = (fits ? kernels.packed : kernels.scalar)[float_index(dtype)];
   return launch_kernel(function, kernel, grid_for(fits ? count * size_of(dtype) / 16 : count), arguments, stream);
+}
+
+int elementwise(const char *function, Kernels &kernels, std::initializer_list<Elements> inputs, void *y, int64_t count,
+                int dtype, OpsStream stream, const char *result = "y") {
+  const int status = check_elementwise(function, inputs, {result, y}, count, dtype);
+  if (status != OPS_SUCCESS || count == 0) return status;
+  return launch_elements(function, kernels, inputs, y, nullptr, count, dtype, stream);
 }
 
 #define CAST_KERNELS(name)                           \
@@ -121,6 +128,23 @@ int ops_gelu_erf(const void *x, void *y, int64_t count, int dtype, OpsStream str
 int ops_gelu_erf_backward(const void *dy, const void *x, void *dx, int64_t count, int dtype, OpsStream stream) try {
   static Kernels kernels = KERNELS("gelu_erf_backward");
   return elementwise("ops_gelu_erf_backward", kernels, {{"dy", dy}, {"x", x}}, dx, count, dtype, stream, "dx");
+} OPS_CATCH
+
+int ops_gelu_erf_amax(const void *x, void *y, float *amax, int64_t count, int dtype, OpsStream stream) try {
+  static Kernels kernels = KERNELS("gelu_erf_amax");
+  const auto inputs = {Elements{"x", x}};
+  const int status = check_elementwise_amax("ops_gelu_erf_amax", inputs, {"y", y}, amax, count, dtype);
+  if (status != OPS_SUCCESS || count == 0) return status;
+  return launch_elements("ops_gelu_erf_amax", kernels, inputs, y, amax, count, dtype, stream);
+} OPS_CATCH
+
+int ops_gelu_erf_backward_amax(const void *dy, const void *x, void *dx, float *amax, int64_t count, int dtype,
+                               OpsStream stream) try {
+  static Kernels kernels = KERNELS("gelu_erf_backward_amax");
+  const auto inputs = {Elements{"dy", dy}, Elements{"x", x}};
+  const int status = check_elementwise_amax("ops_gelu_erf_backward_amax", inputs, {"dx", dx}, amax, count, dtype);
+  if (status != OPS_SUCCESS || count == 0) return status;
+  return launch_elements("ops_gelu_erf_backward_amax", kernels, inputs, dx, amax, count, dtype, stream);
 } OPS_CATCH
 
 int ops_tanh(const void *x, void *y, int64_t count, int dtype, OpsStream stream) try {

@@ -3,6 +3,7 @@
  * elements of the inputs in the order of the function's arguments. Below them what takes more than a line: cast and
  * accumulate.
  */
+#include <amax.cuh>
 #include <common.cuh>
 
 template <int N, class Y, class Formula, class... X>
@@ -19,6 +20,28 @@ __device__ inline void map(Y *y, int64_t count, const Formula &formula, const X 
   for (int64_t i = thread_index(); i < packs; i += thread_total())
     store_pack<N>(y + i * N, map_pack<N, Y>(formula, load_pack<N>(x + i * N)...));
   for (int64_t i = packs * N + thread_index(); i < count; i += thread_total()) from_float(formula(to_float(x[i])...), y[i]);
+}
+
+template <class T>
+__device__ inline void raise_to(float &largest, T value) {
+  largest = fmaxf(largest, fabsf(to_float(value)));
+}
+
+/* The same, and raises *amax to the largest |y[i]|. */
+template <int N, class Y, class Formula, class... X>
+__device__ inline void map_amax(Y *y, float *amax, int64_t count, const Formula &formula, const X *...x) {
+  float largest = 0;
+  const int64_t packs = count / N;
+  for (int64_t i = thread_index(); i < packs; i += thread_total()) {
+    const Pack<Y, N> pack = map_pack<N, Y>(formula, load_pack<N>(x + i * N)...);
+    for (int j = 0; j < N; ++j) raise_to(largest, pack.value[j]);
+    store_pack<N>(y + i * N, pack);
+  }
+  for (int64_t i = packs * N + thread_index(); i < count; i += thread_total()) {
+    from_float(formula(to_float(x[i])...), y[i]);
+    raise_to(largest, y[i]);
+  }
+  raise(amax, largest);
 }
 
 /* The normal distribution at -|a|, to 3e-6 of itself, and in `density` its derivative without the factor 1/sqrt(2 pi): a
@@ -65,6 +88,16 @@ __device__ inline float gelu_erf_slope(float a) {
   KERNEL(name, const X *x0, const X *x1, const X *x2, Y *y, int64_t count) { \
     map<N>(y, count, [](float a, float b, float c) { return formula; }, x0, x1, x2); \
   }
+#define UNARY_AMAX_KERNEL(name, X, Y, N, formula)                                  \
+  KERNEL(name, const X *x, Y *y, int64_t count, float *amax) {                     \
+    using T = Y;                                                                   \
+    map_amax<N>(y, amax, count, [](float a) { return formula; }, x);               \
+  }
+#define BINARY_AMAX_KERNEL(name, X, Y, N, formula)                                 \
+  KERNEL(name, const X *x0, const X *x1, Y *y, int64_t count, float *amax) {       \
+    using T = Y;                                                                   \
+    map_amax<N>(y, amax, count, [](float a, float b) { return formula; }, x0, x1); \
+  }
 #define FOR_ELEMENTS(kernel, name, formula)                                 \
   kernel(name##_float32, float32, float32, kPack<float32>, formula)         \
   kernel(name##_float16, float16, float16, kPack<float16>, formula)         \
@@ -92,6 +125,8 @@ UNARY(tanh, tanhf(a))
 BINARY(tanh_backward, a * (1 - b * b))
 UNARY(gelu_erf, gelu_erf_of<T>(a))
 BINARY(gelu_erf_backward, a * gelu_erf_slope<T>(b))
+FOR_ELEMENTS(UNARY_AMAX_KERNEL, gelu_erf_amax, gelu_erf_of<T>(a))
+FOR_ELEMENTS(BINARY_AMAX_KERNEL, gelu_erf_backward_amax, a * gelu_erf_slope<T>(b))
 
 /* ---- cast: packs as long as the wider type allows, so that both sides move in whole instructions without gaps ---- */
 

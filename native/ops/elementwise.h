@@ -30,6 +30,15 @@ inline int check_elementwise(const char *function, std::initializer_list<Element
   return check_elements(arguments, result, count, dtype).status();
 }
 
+/* The same, which raises amax. */
+inline int check_elementwise_amax(const char *function, std::initializer_list<Elements> inputs, const Elements &result,
+                                  const float *amax, int64_t count, int dtype) {
+  Arguments arguments(function);
+  arguments.between("count", count, 0);
+  if (!arguments.wrong() && count > 0) arguments.pointer("amax", amax, 4, 4);
+  return arguments.wrong() ? arguments.status() : check_elementwise(function, inputs, result, count, dtype);
+}
+
 inline int check_accumulate(const void *x, const void *y, int64_t count, int dtype) {
   Arguments arguments("ops_accumulate");
   arguments.float_dtype("dtype", dtype).between("count", count, 0);

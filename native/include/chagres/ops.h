@@ -105,6 +105,12 @@ int ops_gelu_erf(const void *x, void *y, int64_t count, int dtype, OpsStream str
 /* dx[i] = dy[i] * ((1 + erf(x[i] / sqrt(2))) / 2 + x[i] exp(-x[i]^2 / 2) / sqrt(2 pi)). NaN of infinite x. dx may be dy or x. */
 int ops_gelu_erf_backward(const void *dy, const void *x, void *dx, int64_t count, int dtype, OpsStream stream);
 
+/* The same two, which also raise amax, FP32 [1], at least 0 before, to the largest magnitude of what they write, as stored; NaN does not
+ * count. */
+int ops_gelu_erf_amax(const void *x, void *y, float *amax, int64_t count, int dtype, OpsStream stream);
+int ops_gelu_erf_backward_amax(const void *dy, const void *x, void *dx, float *amax, int64_t count, int dtype,
+                               OpsStream stream);
+
 /* y[i] = tanh(x[i]). y may be x. */
 int ops_tanh(const void *x, void *y, int64_t count, int dtype, OpsStream stream);
 

@@ -5,6 +5,9 @@
 #include "ops/operations.h"
 #include "runtime/elementary.h"
 
+#include <cmath>
+#include <vector>
+
 using namespace chagres;
 using namespace chagres::reference;
 
@@ -23,6 +26,21 @@ int elementwise(std::initializer_list<ops::Elements> inputs, void *y, int64_t co
     formula(x, length);
     from_float(element(y, first, type), x[0], type, length);
   });
+  return OPS_SUCCESS;
+}
+
+/* The same, and raises *amax to the largest |y[i]|, for which NaN does not count. */
+int elementwise_amax(std::initializer_list<ops::Elements> inputs, void *y, float *amax, int64_t count, int dtype,
+                     Formula *formula) {
+  elementwise(inputs, y, count, dtype, formula);
+  std::vector<float> largest(static_cast<size_t>((count + kBlock - 1) / kBlock), 0);
+  for_each_block(count, [&](int64_t first, int64_t length) {
+    float stored[kBlock], found = 0;
+    to_float(stored, element(y, first, as_dtype(dtype)), as_dtype(dtype), length);
+    for (int64_t i = 0; i < length; ++i) found = std::fmax(found, std::fabs(stored[i]));
+    largest[static_cast<size_t>(first / kBlock)] = found;
+  });
+  for (float found : largest) *amax = std::fmax(*amax, found);
   return OPS_SUCCESS;
 }
 
@@ -215,6 +233,23 @@ int ops_gelu_erf_backward(const void *dy, const void *x, void *dx, int64_t count
   if (status != OPS_SUCCESS || count == 0) return status;
   if (recorded_by_value(ops_gelu_erf_backward, dy, x, dx, count, dtype, stream)) return OPS_SUCCESS;
   return elementwise(inputs, dx, count, dtype, gelu_erf_backward);
+} OPS_CATCH
+
+int ops_gelu_erf_amax(const void *x, void *y, float *amax, int64_t count, int dtype, OpsStream stream) try {
+  const auto inputs = {ops::Elements{"x", x}};
+  const int status = ops::check_elementwise_amax("ops_gelu_erf_amax", inputs, {"y", y}, amax, count, dtype);
+  if (status != OPS_SUCCESS || count == 0) return status;
+  if (recorded_by_value(ops_gelu_erf_amax, x, y, amax, count, dtype, stream)) return OPS_SUCCESS;
+  return elementwise_amax(inputs, y, amax, count, dtype, gelu_erf);
+} OPS_CATCH
+
+int ops_gelu_erf_backward_amax(const void *dy, const void *x, void *dx, float *amax, int64_t count, int dtype,
+                               OpsStream stream) try {
+  const auto inputs = {ops::Elements{"dy", dy}, ops::Elements{"x", x}};
+  const int status = ops::check_elementwise_amax("ops_gelu_erf_backward_amax", inputs, {"dx", dx}, amax, count, dtype);
+  if (status != OPS_SUCCESS || count == 0) return status;
+  if (recorded_by_value(ops_gelu_erf_backward_amax, dy, x, dx, amax, count, dtype, stream)) return OPS_SUCCESS;
+  return elementwise_amax(inputs, dx, amax, count, dtype, gelu_erf_backward);
 } OPS_CATCH
 
 int ops_tanh(const void *x, void *y, int64_t count, int dtype, OpsStream stream) try {

@@ -31,6 +31,13 @@ std::vector<Case> rows_of_elementwise() {
     else
       cases.push_back(CASE_OF(name, symbol<chagres::tests::Ternary>(name), many(f), many(f), many(f), many(f), kMany, kBf16,
                               nullptr));
+    const char *const amax = operation.amax;
+    if (amax != nullptr && operation.inputs.size() == 1)
+      cases.push_back(
+          CASE_OF(amax, symbol<chagres::tests::UnaryAmax>(amax), many(f), many(f), floats(f, 1), kMany, kBf16, nullptr));
+    else if (amax != nullptr)
+      cases.push_back(CASE_OF(amax, symbol<chagres::tests::BinaryAmax>(amax), many(f), many(f), many(f), floats(f, 1), kMany,
+                              kBf16, nullptr));
   }
   return cases;
 }

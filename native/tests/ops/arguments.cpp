@@ -48,6 +48,11 @@ class Refusals {
       x[i] = nullptr;
       call(x, p, 1, 4, std::string(operation.inputs[i]) + " is null; expected a device pointer");
     }
+    if (operation.amax != nullptr) {
+      void *const with = find_symbol(session_.library, operation.amax);
+      const std::string text = std::string(operation.amax) + ": amax is null; expected a device pointer";
+      refused(call_elementwise_amax(with, all, p, nullptr, 1, 4, nullptr), text.c_str());
+    }
     Case test(session_, "arguments", 4, name + "a size of zero");
     const std::vector<const void *> none(all.size(), nullptr);
     if (call_elementwise(function, none, nullptr, 0, 4, nullptr) != OPS_SUCCESS)

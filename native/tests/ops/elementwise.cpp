@@ -65,6 +65,37 @@ void operation_case(Session &session, const Elementwise &operation, int dtype, i
   else test.close(dtype, test.output(0, dtype), wanted, scale, operation.slack, "y");
 }
 
+/* The same bits as without amax, and their largest magnitude. */
+void amax_case(Session &session, const Elementwise &operation, int dtype, int64_t count, int64_t offset, double before) {
+  const Format &format = format_of(dtype);
+  Case test(session, operation.amax + strlen("ops_"), dtype,
+            shape_text({{"count", count}, {"offset", offset}}) + " before=" + std::to_string(before));
+  std::deque<Buffer> buffers;
+  std::vector<const void *> pointers;
+  while (buffers.size() < operation.inputs.size()) {
+    const Doubles x = buffers.empty() ? inputs(session, format, count) : session.random.normal(format, count);
+    buffers.emplace_back(session.memory, to_bytes(format, x), static_cast<size_t>(offset * format.size));
+    pointers.push_back(buffers.back().data());
+  }
+  const Doubles unset(static_cast<size_t>(count), kNan);
+  Buffer plain = session.floats(dtype, unset, offset), y = session.floats(dtype, unset, offset);
+  Buffer amax = session.floats(4, {before});
+  void *const without = find_symbol(session.library, operation.function);
+  void *const with = find_symbol(session.library, operation.amax);
+  OpsStream stream = session.memory.stream();
+  if (!test.run({&plain, &y, &amax}, [&] {
+        const int status = call_elementwise(without, pointers, plain.data(), count, dtype, stream);
+        if (status != OPS_SUCCESS) return status;
+        return call_elementwise_amax(with, pointers, y.data(), amax.data<float>(), count, dtype, stream);
+      }))
+    return;
+  const Doubles wanted = test.output(0, dtype);
+  test.equal(test.output(1, dtype), wanted, "y");
+  double largest = before;
+  for (double value : wanted) largest = std::fmax(largest, std::fabs(value));
+  test.equal(test.output(2, 4), {largest}, "amax");
+}
+
 void cast_case(Session &session, int from, int to, int64_t count, int64_t offset) {
   Case test(session, "cast", from, shape_text({{"to", to}, {"count", count}, {"offset", offset}}));
   Doubles x = inputs(session, format_of(from), count);
@@ -110,6 +141,9 @@ void elementwise_cases(Session &session) {
         for (const Elementwise &operation : elementwise_operations())
           for (size_t target = 0; target <= operation.inputs.size(); ++target)
             operation_case(session, operation, format.dtype, count, offset, target);
+        for (const Elementwise &operation : elementwise_operations())
+          if (operation.amax != nullptr)
+            for (double before : {0.0, 9.0}) amax_case(session, operation, format.dtype, count, offset, before);
         for (const Format &to : kFormats) cast_case(session, format.dtype, to.dtype, count, offset);
         for (float beta : {0.0f, 1.0f, 0.5f}) accumulate_case(session, format.dtype, beta, count, offset);
       }
@@ -117,6 +151,7 @@ void elementwise_cases(Session &session) {
     for (const Elementwise &operation : elementwise_operations()) {
       operation_case(session, operation, 6, 9000001, 0, 1);
       operation_case(session, operation, 6, 1200001, 1, 0);
+      if (operation.amax != nullptr) amax_case(session, operation, 6, 9000001, 0, 0);
     }
     cast_case(session, 4, 6, 5000001, 0);
     accumulate_case(session, 6, 1, 5000001, 0);

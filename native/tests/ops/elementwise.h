@@ -12,6 +12,8 @@ namespace chagres::tests {
 
 using Unary = int(const void *x, void *y, int64_t count, int dtype, OpsStream stream);
 using Binary = int(const void *x0, const void *x1, void *y, int64_t count, int dtype, OpsStream stream);
+using UnaryAmax = int(const void *x, void *y, float *amax, int64_t count, int dtype, OpsStream stream);
+using BinaryAmax = int(const void *x0, const void *x1, void *y, float *amax, int64_t count, int dtype, OpsStream stream);
 using Ternary = int(const void *x0, const void *x1, const void *x2, void *y, int64_t count, int dtype, OpsStream stream);
 
 struct Elementwise {
@@ -21,6 +23,7 @@ struct Elementwise {
   double slack; /* how many FP32 roundings a result may be off; 0: every bit is known */
   const char *result = "y"; /* name of the argument that is written */
   double (*magnitude)(const double *x) = nullptr; /* that the roundings are of; null: of the result */
+  const char *amax = nullptr; /* the function that raises the amax, too: a UnaryAmax or BinaryAmax; null: none */
 };
 
 /* (1 + erf(x / sqrt 2)) / 2 and its derivative. */
@@ -71,7 +74,7 @@ inline const std::vector<Elementwise> &elementwise_operations() {
        "dx",
        [](const double *x) { return std::fabs(x[0]) * (1 / (1 + std::exp(-x[1])) + std::fabs(x[2])); }},
       {"ops_reciprocal", {"x"}, [](const double *x) -> double { return 1.0f / float(x[0]); }, 0},
-      {"ops_gelu_erf", {"x"}, [](const double *x) { return x[0] * normal_distribution(x[0]); }, 64},
+      {"ops_gelu_erf", {"x"}, [](const double *x) { return x[0] * normal_distribution(x[0]); }, 64, "y", nullptr, "ops_gelu_erf_amax"},
       {"ops_gelu_erf_backward",
        {"dy", "x"},
        [](const double *x) { return x[0] * (normal_distribution(x[1]) + x[1] * normal_density(x[1])); },
@@ -79,7 +82,8 @@ inline const std::vector<Elementwise> &elementwise_operations() {
        "dx",
        [](const double *x) {
          return std::fabs(x[0]) * (normal_distribution(x[1]) + std::fabs(x[1]) * normal_density(x[1]));
-       }},
+       },
+       "ops_gelu_erf_backward_amax"},
       {"ops_tanh", {"x"}, [](const double *x) { return std::tanh(x[0]); }, 8},
       {"ops_tanh_backward",
        {"dy", "y"},
@@ -97,6 +101,12 @@ inline int call_elementwise(void *function, const std::vector<const void *> &x, 
   if (x.size() == 1) return reinterpret_cast<Unary *>(function)(x[0], y, count, dtype, stream);
   if (x.size() == 2) return reinterpret_cast<Binary *>(function)(x[0], x[1], y, count, dtype, stream);
   return reinterpret_cast<Ternary *>(function)(x[0], x[1], x[2], y, count, dtype, stream);
+}
+
+inline int call_elementwise_amax(void *function, const std::vector<const void *> &x, void *y, float *amax, int64_t count,
+                                 int dtype, OpsStream stream) {
+  if (x.size() == 1) return reinterpret_cast<UnaryAmax *>(function)(x[0], y, amax, count, dtype, stream);
+  return reinterpret_cast<BinaryAmax *>(function)(x[0], x[1], y, amax, count, dtype, stream);
 }
 
 }  // namespace chagres::tests

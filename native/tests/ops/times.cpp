@@ -69,6 +69,7 @@ void hidden_times(Session &session, Stopwatch &watch, int64_t hidden) {
   Buffer mask = zeros(session, count / 8), state = session.raw(std::vector<int64_t>{1, 2});
   Buffer ids = make_ids(session, 33), table = zeros(session, 64 * hidden * 2),
          gradient = zeros(session, 64 * hidden * 4);
+  Buffer amax = session.floats(4, {0});
   const auto bytes = static_cast<double>(count);
   for (const Elementwise &operation : elementwise_operations()) {
     const auto inputs = operation.inputs.size();
@@ -76,6 +77,11 @@ void hidden_times(Session &session, Stopwatch &watch, int64_t hidden) {
     const std::vector<const void *> tensors(inputs, x.data());
     watch.measure(operation.function, sizes, 2.0 * static_cast<double>(inputs + 1) * bytes,
                   [&] { return call_elementwise(function, tensors, z.data(), count, kBf16, stream); });
+    if (operation.amax == nullptr) continue;
+    void *const with = find_symbol(session.library, operation.amax);
+    watch.measure(operation.amax, sizes, 2.0 * static_cast<double>(inputs + 1) * bytes, [&] {
+      return call_elementwise_amax(with, tensors, z.data(), amax.data<float>(), count, kBf16, stream);
+    });
   }
   watch.measure("dropout_add", sizes, 6.125 * bytes, [&] {
     return ops.dropout_add(x.data(), y.data(), z.data(), mask.data<uint8_t>(), state.data<int64_t>(), 0.1f, count,

@@ -122,7 +122,7 @@ public final class LayerNormMlp extends NormedBranch {
         /** Returns what the activation's kernel can do. */
         private Producer producer(Inner inside) {
             if (activation.isExactGelu()) {
-                return Producer.PLAIN;
+                return Producer.FINDS_AMAX;
             }
             return inside.x.isQuantized() ? Producer.CASTS_OR_FINDS_AMAX : Producer.CASTS;
         }
@@ -182,13 +182,7 @@ public final class LayerNormMlp extends NormedBranch {
             }
             boolean casts = fc2.outputGradient().isQuantized();
             Target dbefore = fc1.outputGradient()
-                    .begin(
-                            inside.after.rows(),
-                            dy.dtype(),
-                            casts && castsGradient(),
-                            casts && !activation.isExactGelu(),
-                            inside.x,
-                            pass);
+                    .begin(inside.after.rows(), dy.dtype(), casts && castsGradient(), casts, inside.x, pass);
             gradientOfActivation(inside, dbefore, pass);
             fc1.outputGradient().finish(inside.x, pass);
             fc1.products().parameterGradients(inside.x, pass);
@@ -256,7 +250,7 @@ public final class LayerNormMlp extends NormedBranch {
             fc2.products().inputGradient(inside.after, QuantizedCopies.first(temporary, dafter, rows), pass);
             activation.backward(dafter, filled, dbefore, fc1.outputGradient().columnSums(), pass);
             Tensor amax = dbefore.amax();
-            if (amax != null) {
+            if (amax != null && !activation.isExactGelu()) { // That one has the amax of what it stores.
                 round(amax, filled.dtype(), pass);
             }
         }
@@ -309,7 +303,9 @@ public final class LayerNormMlp extends NormedBranch {
                 return KernelChoice.activationReason(activation, x.dtype());
             }
             if (activation.isExactGelu()) {
-                return activation.forwardFunction() + " and " + activation.backwardFunction()
+                boolean findsAmax = fc2.input().scalesByAmax(pass);
+                return activation.forwardFunction() + (findsAmax ? "_amax" : "") + " and "
+                        + activation.backwardFunction() + (findsAmax ? "_amax" : "")
                         + ", whose results are cast by kernels of their own, for those that compute and cast have only the form"
                         + " of GELU by tanh";
             }

@@ -44,7 +44,7 @@ public record MlpActivation(Activation kind, GeluForm gelu, ClampedSwiglu clampe
         return new MlpActivation(Activation.CLAMPED_SWIGLU, GeluForm.TANH, clampedSwiglu);
     }
 
-    /** Returns whether this is the exact GELU, which TE lacks: no kernel computes it with a product, a cast or an amax. */
+    /** Returns whether this is the exact GELU, which TE lacks: no kernel computes it with a product or a cast. */
     boolean isExactGelu() {
         return kind == Activation.GELU && gelu == GeluForm.ERF;
     }
@@ -71,8 +71,11 @@ public record MlpActivation(Activation kind, GeluForm gelu, ClampedSwiglu clampe
     /** {@code amax} is raised to the largest magnitude of y; may be null. */
     void forward(Tensor x, Tensor y, @Nullable Tensor amax, Stream stream) {
         if (isExactGelu()) {
-            ensureUnfused(amax == null);
-            Elementwise.geluErf(x, y, stream);
+            if (amax == null) {
+                Elementwise.geluErf(x, y, stream);
+            } else {
+                Elementwise.geluErf(x, y, amax, stream);
+            }
         } else if (amax == null) {
             function().forward(x, y, stream);
         } else {
@@ -102,8 +105,11 @@ public record MlpActivation(Activation kind, GeluForm gelu, ClampedSwiglu clampe
     /** {@code amax} is raised to the largest magnitude of dx; may be null. */
     void backward(Tensor dy, Tensor x, Tensor dx, @Nullable Tensor amax, Stream stream) {
         if (isExactGelu()) {
-            ensureUnfused(amax == null);
-            Elementwise.geluErfBackward(dy, x, dx, stream);
+            if (amax == null) {
+                Elementwise.geluErfBackward(dy, x, dx, stream);
+            } else {
+                Elementwise.geluErfBackward(dy, x, dx, amax, stream);
+            }
         } else if (amax == null) {
             function().backward(dy, x, dx, stream);
         } else {
@@ -147,7 +153,7 @@ public record MlpActivation(Activation kind, GeluForm gelu, ClampedSwiglu clampe
 
     private static void ensureUnfused(boolean holds) {
         if (!holds) {
-            throw new IllegalStateException("no kernel computes the exact GELU with a cast or an amax");
+            throw new IllegalStateException("no kernel computes the exact GELU with a cast");
         }
     }
 

@@ -155,9 +155,9 @@ final class QuantizedInput {
             @Nullable Scope keptIn,
             Pass pass) {
         long columns = sites.weight().shape().size(1);
-        Target target = producer == Producer.PLAIN ? null : quantized(rows, present, keptIn, pass);
+        Target target = producer == Producer.FINDS_AMAX ? null : quantized(rows, present, keptIn, pass);
         if (target == null) {
-            boolean findsAmax = producer == Producer.CASTS_OR_FINDS_AMAX;
+            boolean findsAmax = producer != Producer.CASTS;
             target = copies.plain(wholeIn.tensor(dtype, rows, columns), findsAmax, present, pass);
         } else if (isAdapted()) {
             target.with(wholeIn.tensor(dtype, rows, columns));

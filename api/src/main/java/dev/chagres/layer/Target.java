@@ -17,11 +17,11 @@ import org.jspecify.annotations.Nullable;
 abstract sealed class Target {
     /** What a producer's kernel can do beside writing its result in the model's type. */
     enum Producer {
-        /** Nothing. */
-        PLAIN,
+        /** Find the amax from which a scale follows. */
+        FINDS_AMAX,
         /** Cast it by a scale that is known before. */
         CASTS,
-        /** That, and find the amax from which a scale follows. */
+        /** Either. */
         CASTS_OR_FINDS_AMAX
     }
 

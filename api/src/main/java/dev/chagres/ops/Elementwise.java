@@ -114,6 +114,27 @@ public final class Elementwise {
     }
 
     /**
+     * Enqueues the same, and raises {@code amax} to the largest magnitude of y, as it is stored. NaN does not count.
+     *
+     * @param x floating-point numbers of any shape
+     * @param y like x; may be x
+     * @param amax FLOAT32 [1], at least 0 before
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or outputs share memory otherwise
+     */
+    public static void geluErf(Tensor x, Tensor y, Tensor amax, Stream stream) {
+        Checks.floats(stream, "x", x);
+        Checks.like(stream, "y", y, x);
+        Checks.writable("y", y);
+        Checks.apartOrSame("y", y, "x", x);
+        Checks.vector(stream, "amax", amax, DType.FLOAT32, 1);
+        Checks.written("amax", amax, "x", x, "y", y);
+        int dtype = x.dtype().code();
+        Status.ops(
+                Ops.ops_gelu_erf_amax(x.address(), y.address(), amax.address(), x.count(), dtype, stream.handle()),
+                "ops_gelu_erf_amax");
+    }
+
+    /**
      * Enqueues {@code dx = dy ((1 + erf(x / sqrt(2))) / 2 + x exp(-x^2 / 2) / sqrt(2 pi))}. NaN of infinite x.
      *
      * @param dy gradient of y, like x
@@ -123,6 +144,27 @@ public final class Elementwise {
      */
     public static void geluErfBackward(Tensor dy, Tensor x, Tensor dx, Stream stream) {
         gradient(Ops::ops_gelu_erf_backward, "ops_gelu_erf_backward", dy, "x", x, dx, stream);
+    }
+
+    /**
+     * Enqueues the same, and raises {@code amax} to the largest magnitude of dx, as it is stored. NaN does not count.
+     *
+     * @param dy gradient of y, like x
+     * @param x what {@link #geluErf} read, floating-point numbers of any shape
+     * @param dx gradient of x, like x; may be dy or x
+     * @param amax FLOAT32 [1], at least 0 before
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or outputs share memory otherwise
+     */
+    public static void geluErfBackward(Tensor dy, Tensor x, Tensor dx, Tensor amax, Stream stream) {
+        checkGradient(dy, "x", x, dx, stream);
+        Checks.vector(stream, "amax", amax, DType.FLOAT32, 1);
+        Checks.written("amax", amax, "x", x, "dy", dy);
+        Checks.apart("amax", amax, "dx", dx);
+        int dtype = x.dtype().code();
+        Status.ops(
+                Ops.ops_gelu_erf_backward_amax(
+                        dy.address(), x.address(), dx.address(), amax.address(), x.count(), dtype, stream.handle()),
+                "ops_gelu_erf_backward_amax");
     }
 
     /**
@@ -273,12 +315,16 @@ public final class Elementwise {
     /** dx may be dy, or what forward read or gave, which is {@code kept}. */
     private static void gradient(
             Binary function, String name, Tensor dy, String argument, Tensor kept, Tensor dx, Stream stream) {
+        checkGradient(dy, argument, kept, dx, stream);
+        call(function, name, dy, kept, dx, stream);
+    }
+
+    private static void checkGradient(Tensor dy, String argument, Tensor kept, Tensor dx, Stream stream) {
         Checks.floats(stream, argument, kept);
         Checks.like(stream, "dy", dy, kept);
         Checks.like(stream, "dx", dx, kept);
         Checks.writable("dx", dx);
         Checks.apartOrSame("dx", dx, "dy", dy);
         Checks.apartOrSame("dx", dx, argument, kept);
-        call(function, name, dy, kept, dx, stream);
     }
 }

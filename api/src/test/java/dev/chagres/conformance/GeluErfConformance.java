@@ -1,6 +1,8 @@
 package dev.chagres.conformance;
 
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
@@ -11,6 +13,7 @@ import dev.chagres.layer.GeluForm;
 import dev.chagres.layer.LayerNormMlp;
 import dev.chagres.layer.MlpConfig;
 import dev.chagres.layer.MlpConfig.Recomputation;
+import dev.chagres.ops.Elementwise;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.recipe.DelayedScaling;
@@ -29,6 +32,7 @@ import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.MethodSource;
 
 /** Layers with the exact GELU against double precision: it takes kernels of its own, with each recipe. */
@@ -122,7 +126,42 @@ class GeluErfConformance {
                                     + " those that compute and cast have only the form of GELU by tanh"),
                     quantized);
             open.pass().noAutocast();
+            open.pass().autocast(Quantizers.allocate(parameters, Float8CurrentScaling.standard()));
+            String scaled = mlp.explain(x, open.pass());
+            assertTrue(scaled.contains("ops_gelu_erf_amax and ops_gelu_erf_backward_amax, whose"), scaled);
+            open.pass().noAutocast();
         }
+    }
+
+    @ParameterizedTest
+    @EnumSource(names = {"FLOAT32", "BFLOAT16", "FLOAT16"})
+    void amaxIsThatOfWhatIsStored(DType dtype) {
+        Tensor x = open.tensor(dtype, open.normal(dtype, 33, 67, 3));
+        Tensor dy = open.tensor(dtype, open.normal(dtype, 33, 67, 4));
+        Tensor plain = open.scope().tensor(dtype, 33, 67);
+        Tensor y = open.scope().tensor(dtype, 33, 67);
+        Tensor amax = open.scope().tensor(DType.FLOAT32, 1);
+        amax.zero(open.stream());
+        Elementwise.geluErf(x, plain, open.stream());
+        Elementwise.geluErf(x, y, amax, open.stream());
+        assertArrayEquals(open.read(plain), open.read(y));
+        assertEquals(largest(open.read(y)), open.read(amax)[0]);
+        amax.zero(open.stream());
+        Elementwise.geluErfBackward(dy, x, plain, open.stream());
+        Elementwise.geluErfBackward(dy, x, y, amax, open.stream());
+        assertArrayEquals(open.read(plain), open.read(y));
+        assertEquals(largest(open.read(y)), open.read(amax)[0]);
+        IllegalArgumentException refused =
+                assertThrows(IllegalArgumentException.class, () -> Elementwise.geluErf(x, y, y, open.stream()));
+        assertEquals("amax: expected FLOAT32[1], got " + dtype + "[33, 67]", refused.getMessage());
+    }
+
+    private static float largest(float[] values) {
+        float largest = 0;
+        for (float value : values) {
+            largest = Math.max(largest, Math.abs(value));
+        }
+        return largest;
     }
 
     @Test

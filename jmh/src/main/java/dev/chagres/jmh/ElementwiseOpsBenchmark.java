@@ -35,6 +35,7 @@ public class ElementwiseOpsBenchmark extends OperationBenchmark {
     private Tensor tokenFactors;
     private Tensor norm;
     private Tensor scale;
+    private Tensor amax;
 
     /** For JMH. */
     public ElementwiseOpsBenchmark() {}
@@ -62,6 +63,7 @@ public class ElementwiseOpsBenchmark extends OperationBenchmark {
         norm = empty(DType.FLOAT32, 1);
         norm.set(stream, 4f);
         scale = empty(DType.FLOAT32, 1);
+        amax = zeros(DType.FLOAT32, 1);
         float first = at(x, 0);
         float other = at(residual, 0);
         add();
@@ -76,6 +78,8 @@ public class ElementwiseOpsBenchmark extends OperationBenchmark {
         near("reciprocal", 1 / first, at(y, 0), 0.01 / Math.abs(first));
         geluErf();
         near("geluErf", first * 0.5 * (1 + erf(first / Math.sqrt(2))), at(y, 0), 0.02);
+        geluErfAmax();
+        near("geluErfAmax", first * 0.5 * (1 + erf(first / Math.sqrt(2))), at(y, 0), 0.02);
         geluErfBackward();
         double slope =
                 0.5 * (1 + erf(first / Math.sqrt(2))) + first * Math.exp(-first * first / 2) / Math.sqrt(2 * Math.PI);
@@ -204,6 +208,13 @@ public class ElementwiseOpsBenchmark extends OperationBenchmark {
     @OperationsPerInvocation(CALLS)
     public void geluErf() {
         repeat(() -> Elementwise.geluErf(x, y, stream));
+    }
+
+    /** That with the amax from which a cast's scale follows. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void geluErfAmax() {
+        repeat(() -> Elementwise.geluErf(x, y, amax, stream));
     }
 
     /** Its gradient. */

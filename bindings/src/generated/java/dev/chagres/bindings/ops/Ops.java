@@ -1260,6 +1260,137 @@ public class Ops extends Ops$shared {
         }
     }
 
+    private static class ops_gelu_erf_amax {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_gelu_erf_amax");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_gelu_erf_amax(const void *x, void *y, float *amax, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_gelu_erf_amax$descriptor() {
+        return ops_gelu_erf_amax.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_gelu_erf_amax(const void *x, void *y, float *amax, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_gelu_erf_amax$handle() {
+        return ops_gelu_erf_amax.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_gelu_erf_amax(const void *x, void *y, float *amax, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_gelu_erf_amax$address() {
+        return ops_gelu_erf_amax.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_gelu_erf_amax(const void *x, void *y, float *amax, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static int ops_gelu_erf_amax(long x, long y, long amax, long count, int dtype, MemorySegment stream) {
+        var mh$ = ops_gelu_erf_amax.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_gelu_erf_amax", x, y, amax, count, dtype, stream);
+            }
+            return (int)mh$.invokeExact(x, y, amax, count, dtype, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class ops_gelu_erf_backward_amax {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_gelu_erf_backward_amax");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_gelu_erf_backward_amax(const void *dy, const void *x, void *dx, float *amax, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_gelu_erf_backward_amax$descriptor() {
+        return ops_gelu_erf_backward_amax.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_gelu_erf_backward_amax(const void *dy, const void *x, void *dx, float *amax, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_gelu_erf_backward_amax$handle() {
+        return ops_gelu_erf_backward_amax.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_gelu_erf_backward_amax(const void *dy, const void *x, void *dx, float *amax, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_gelu_erf_backward_amax$address() {
+        return ops_gelu_erf_backward_amax.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_gelu_erf_backward_amax(const void *dy, const void *x, void *dx, float *amax, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static int ops_gelu_erf_backward_amax(long dy, long x, long dx, long amax, long count, int dtype, MemorySegment stream) {
+        var mh$ = ops_gelu_erf_backward_amax.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_gelu_erf_backward_amax", dy, x, dx, amax, count, dtype, stream);
+            }
+            return (int)mh$.invokeExact(dy, x, dx, amax, count, dtype, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
     private static class ops_tanh {
         public static final FunctionDescriptor DESC = FunctionDescriptor.of(
             Ops.C_INT,
