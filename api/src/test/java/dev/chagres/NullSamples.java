@@ -67,6 +67,7 @@ import dev.chagres.parameter.QuantizerSite.Role;
 import dev.chagres.parameter.State;
 import dev.chagres.parameter.Trainable;
 import dev.chagres.parameter.WeightStorage;
+import dev.chagres.pass.ActivationOffload;
 import dev.chagres.pass.Layer;
 import dev.chagres.pass.SharedInput;
 import dev.chagres.recipe.AmaxRecording;
@@ -183,6 +184,7 @@ final class NullSamples implements AutoCloseable {
         sample(Muon.Config.class, Muon.Config.standard());
         sample(Muon.Adjustment.class, Muon.Adjustment.ORIGINAL);
         sample(ScheduleFreeAdamW.Config.class, ScheduleFreeAdamW.Config.standard());
+        sample(ActivationOffload.class, ActivationOffload.none());
         sample(AveragedConfig.class, AdamW.Config.standard().withAverage(0.9f));
         sample(OptimizerConfig.class, AdamW.Config.standard());
         sample(OptimizerStep.class, OptimizerStep.of(OptimizerStep.Method.LION, 0.9f, 0.9f));

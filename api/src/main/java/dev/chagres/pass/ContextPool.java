@@ -94,6 +94,12 @@ public final class ContextPool<S extends SavedContext> {
         return typed(top);
     }
 
+    /** Returns whether {@link #pop} would return an object. */
+    boolean isNext(Pass pass) {
+        SavedContext top = pass.saved().top();
+        return top != null && top.pool == this;
+    }
+
     private String whyNot(@Nullable SavedContext top, Pass pass) {
         if (top != null && top.pool != null) {
             return "the last forward was of " + nameOf(top.pool) + "; call backward in the reverse order of forward";

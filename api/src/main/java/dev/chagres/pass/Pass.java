@@ -52,6 +52,7 @@ public final class Pass implements AutoCloseable {
     private final PassHooks calls = new PassHooks(this);
     private final List<PassState> states = new ArrayList<>();
     private ProductPlan productPlan = ProductPlan.FIRST;
+    private ActivationOffload offload = ActivationOffload.none();
     private boolean saving;
     private boolean begun;
     private long microBatches;
@@ -254,6 +255,26 @@ public final class Pass implements AutoCloseable {
     /** Returns the plan by which kernels of matrix products are chosen. */
     public ProductPlan productPlan() {
         return productPlan;
+    }
+
+    /** Keeps inputs of layers in the host's memory between forward and backward from now on, also after {@link #begin()}; none by default. */
+    public void offload(ActivationOffload newOffload) {
+        ensureThread();
+        offload = Checks.given("newOffload", newOffload);
+    }
+
+    /** Returns of how many layers the inputs lie in the host's memory. */
+    public ActivationOffload offload() {
+        return offload;
+    }
+
+    /** Returns the bytes of page-locked memory of the host that the pass holds. */
+    public long hostBytes() {
+        long bytes = 0;
+        for (int i = 0; i < states.size(); i++) {
+            bytes += states.get(i).hostBytes();
+        }
+        return bytes;
     }
 
     /** For authors of layers: returns the recipe's state, also while the pass calibrates; null after {@link #noAutocast}. */

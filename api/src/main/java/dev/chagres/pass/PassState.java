@@ -10,6 +10,11 @@ public interface PassState extends AutoCloseable {
     /** A micro-batch has ended: what lay in the memory of the pass is lost. */
     void restart();
 
+    /** Returns the bytes of page-locked memory of the host that this holds: 0 unless overridden. */
+    default long hostBytes() {
+        return 0;
+    }
+
     /** The pass is closed: frees what this owns. */
     @Override
     void close();

@@ -4,6 +4,7 @@ import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Numbers;
+import dev.chagres.pass.OffloadedInputs.Inputs;
 import java.util.List;
 import java.util.function.IntFunction;
 import org.jspecify.annotations.Nullable;
@@ -11,7 +12,8 @@ import org.jspecify.annotations.Nullable;
 /**
  * Layers one after another: {@code y = layers[n - 1](… layers[0](x))}.
  *
- * <p>While nothing is saved, the outputs between layers alternate between two buffers, or need none if all layers work in place.
+ * <p>While nothing is saved, the outputs between layers alternate between two buffers, or need none if all layers work in place. What backward reads
+ * of them may lie in the host's memory until then: {@link ActivationOffload}.
  *
  * <p>Threading: the device's thread.
  */
@@ -21,6 +23,7 @@ public final class Sequential extends Layer {
 
     private final Layer[] layers;
     private final boolean inPlace;
+    private final ContextPool<Inputs> offloaded = new ContextPool<>(this, Inputs::new);
 
     /**
      * Puts layers one after another.
@@ -72,6 +75,8 @@ public final class Sequential extends Layer {
 
     @Override
     protected void run(Tensor x, Tensor y, Pass pass) {
+        int copied = OffloadedInputs.copied(layers.length, pass);
+        Inputs inputs = copied == 0 ? null : OffloadedInputs.begin(offloaded, copied, x, mostColumns(x.size(1)), pass);
         Tensor from = x;
         Tensor spare = null;
         for (int i = 0; i < layers.length; i++) {
@@ -81,20 +86,49 @@ public final class Sequential extends Layer {
                 to = y;
             } else {
                 long columns = layer.outputColumns(from.size(1));
-                to = pass.isSaving() ? next(pass.kept(), from, columns) : reuse(spare, from, columns, pass);
+                if (inputs != null && inputs.has(i + 1)) {
+                    to = inputs.place(i + 1, columns);
+                } else {
+                    to = pass.isSaving() ? next(pass.kept(), from, columns) : reuse(spare, from, columns, pass);
+                }
             }
             layer.forward(from, to, pass);
+            if (inputs != null) {
+                inputs.written(i + 1);
+            }
             // The buffer just read is free for the output after the next; x is the caller's.
             spare = from == x ? null : from;
             from = to;
         }
+        if (inputs != null) {
+            inputs.end();
+            offloaded.keep(inputs, pass);
+        }
+    }
+
+    /** Returns the columns of the widest tensor between layers. */
+    private long mostColumns(long inputColumns) {
+        long columns = inputColumns;
+        long most = 0;
+        for (int i = 0; i < layers.length - 1; i++) {
+            columns = layers[i].outputColumns(columns);
+            most = Math.max(most, columns);
+        }
+        return most;
     }
 
     @Override
     protected void gradient(Tensor dy, Tensor dx, Pass pass) {
+        Inputs inputs = offloaded.isNext(pass) ? offloaded.pop(pass) : null;
+        if (inputs != null) {
+            inputs.beginBackward();
+        }
         Tensor from = dy;
         Tensor spare = null;
         for (int i = layers.length - 1; i >= 0; i--) {
+            if (inputs != null) {
+                inputs.fetch(i);
+            }
             Layer layer = layers[i];
             Tensor to;
             if (i == 0 || inPlace) {
@@ -105,6 +139,9 @@ public final class Sequential extends Layer {
             layer.backward(from, to, pass);
             spare = from == dy ? null : from;
             from = to;
+        }
+        if (inputs != null) {
+            inputs.end();
         }
     }
 
@@ -154,6 +191,15 @@ public final class Sequential extends Layer {
     @Override
     protected String explanation(Tensor x, Pass pass) {
         StringBuilder text = new StringBuilder(name());
+        int copied = OffloadedInputs.copied(layers.length, pass);
+        if (copied > 0) {
+            text.append(": the inputs of layers 1 to ")
+                    .append(copied)
+                    .append(" of ")
+                    .append(layers.length - 1);
+            text.append(
+                    " lie in the host's memory between forward and backward; two streams copy them beside the layers");
+        }
         for (Layer layer : layers) {
             text.append('\n').append(layer.explainInside(x, pass).indent(2).stripTrailing());
         }
