@@ -9,6 +9,7 @@ import dev.chagres.mesh.MeshShape;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.OptimizerConfig;
+import dev.chagres.pass.ActivationOffload;
 import dev.chagres.recipe.Recipe;
 import java.util.Locale;
 import org.jspecify.annotations.Nullable;
@@ -25,6 +26,7 @@ import org.jspecify.annotations.Nullable;
  * @param layout the ranks, and what each keeps of the model
  * @param updates of the weights
  * @param enqueuing how the work of a step gets to the device
+ * @param offload of how many layers the inputs lie in the host's memory
  * @param files under which names weights lie in checkpoints, and what beside them; null for their own
  */
 record ModelSetup(
@@ -35,6 +37,7 @@ record ModelSetup(
         RankLayout layout,
         Updates updates,
         Enqueuing enqueuing,
+        ActivationOffload offload,
         @Nullable ModelFiles files) {
     /**
      * Gradients, master weights and optimizer state are FLOAT32.
@@ -86,36 +89,42 @@ record ModelSetup(
                 RankLayout.of(MeshShape.ofOne()),
                 new Updates(ADAM, 1),
                 new Enqueuing(ProductPlan.FIRST, MultiprocessorMargin.NONE, Steps.ENQUEUED, 0),
+                ActivationOffload.none(),
                 null);
     }
 
     /** Returns the same with other first weights. */
     ModelSetup with(long newSeed) {
-        return new ModelSetup(factory, shape, newSeed, precision, layout, updates, enqueuing, files);
+        return new ModelSetup(factory, shape, newSeed, precision, layout, updates, enqueuing, offload, files);
     }
 
     /** Returns the same in another precision. */
     ModelSetup with(Precision newPrecision) {
-        return new ModelSetup(factory, shape, seed, newPrecision, layout, updates, enqueuing, files);
+        return new ModelSetup(factory, shape, seed, newPrecision, layout, updates, enqueuing, offload, files);
     }
 
     /** Returns the same on other ranks. */
     ModelSetup with(RankLayout newLayout) {
-        return new ModelSetup(factory, shape, seed, precision, newLayout, updates, enqueuing, files);
+        return new ModelSetup(factory, shape, seed, precision, newLayout, updates, enqueuing, offload, files);
     }
 
     /** Returns the same with other updates. */
     ModelSetup with(Updates newUpdates) {
-        return new ModelSetup(factory, shape, seed, precision, layout, newUpdates, enqueuing, files);
+        return new ModelSetup(factory, shape, seed, precision, layout, newUpdates, enqueuing, offload, files);
     }
 
     /** Returns the same with work that gets to the device in another way. */
     ModelSetup with(Enqueuing newEnqueuing) {
-        return new ModelSetup(factory, shape, seed, precision, layout, updates, newEnqueuing, files);
+        return new ModelSetup(factory, shape, seed, precision, layout, updates, newEnqueuing, offload, files);
+    }
+
+    /** Returns the same with inputs of other layers in the host's memory. */
+    ModelSetup with(ActivationOffload newOffload) {
+        return new ModelSetup(factory, shape, seed, precision, layout, updates, enqueuing, newOffload, files);
     }
 
     /** Returns the same whose checkpoints are also such of another form. */
     ModelSetup with(@Nullable ModelFiles newFiles) {
-        return new ModelSetup(factory, shape, seed, precision, layout, updates, enqueuing, newFiles);
+        return new ModelSetup(factory, shape, seed, precision, layout, updates, enqueuing, offload, newFiles);
     }
 }

@@ -216,6 +216,7 @@ final class ModelTraining implements Training {
         gradients = new StepGradients(model, pass, ranks, lossScaler);
         passes().forEach(ranks::follow);
         passes().forEach(one -> one.productPlan(setup.enqueuing().productPlan()));
+        passes().forEach(one -> one.offload(setup.offload()));
         Recipe recipe = setup.precision().recipe();
         if (recipe != null) {
             autocast(recipe);
@@ -280,7 +281,8 @@ final class ModelTraining implements Training {
 
     @Override
     public long hostBytes() {
-        return optimizer.hostBytes();
+        return optimizer.hostBytes()
+                + passes().stream().mapToLong(Pass::hostBytes).sum();
     }
 
     @Override

@@ -1,6 +1,7 @@
 package dev.chagres.trainer;
 
 import dev.chagres.DType;
+import dev.chagres.models.esm.Esm2Recomputation;
 import dev.chagres.optim.Adafactor;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.AveragedConfig;
@@ -11,12 +12,14 @@ import dev.chagres.optim.OffloadedConfig;
 import dev.chagres.optim.OptimizerConfig;
 import dev.chagres.optim.SGD;
 import dev.chagres.optim.ScheduleFreeAdamW;
+import dev.chagres.pass.ActivationOffload;
 import dev.chagres.trainer.command.EnumOption;
+import java.util.List;
 import java.util.Locale;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Option;
 
-/** Options of {@code train} that say how weights are updated. */
+/** Options of {@code train} that say how weights are updated, and what lies in the host's memory. */
 final class OptimizerOptions {
     private static final float DECAY = 0.01f;
     private static final float MOMENTUM = 0.9f;
@@ -86,7 +89,9 @@ final class OptimizerOptions {
     /** Values of {@code --offload}. */
     enum Offload {
         /** Moments and masters. */
-        OPTIMIZER;
+        OPTIMIZER,
+        /** Inputs of layers that are recomputed. */
+        ACTIVATIONS;
 
         @Override
         public String toString() {
@@ -102,16 +107,52 @@ final class OptimizerOptions {
 
     @Option(
             names = "--offload",
+            split = ",",
             converter = OfOffload.class,
-            paramLabel = "optimizer",
+            paramLabel = "optimizer,activations",
             description =
-                    "keep moments and masters of adamw in page-locked memory of the host, and copy them to the device and back"
-                            + " beside the steps, which are not captured then (default: nothing)")
-    private @Nullable Offload offload;
+                    "what lies in page-locked memory of the host, and is copied to the device and back beside the steps, which are"
+                            + " not captured then. optimizer: moments and masters of adamw; activations: the inputs of layers, with"
+                            + " --recompute layers (default: nothing)")
+    private List<Offload> offload = List.of();
+
+    @Option(
+            names = "--offload-layers",
+            paramLabel = "N",
+            description =
+                    "with --offload activations: of the first N layers, or of as many of each pipeline stage (default: all)")
+    private @Nullable Integer offloadedLayers;
 
     /** Returns whether steps can be captured. */
     boolean isCapturable() {
-        return offload == null;
+        return offload.isEmpty();
+    }
+
+    /** Returns of how many layers the inputs lie in the host's memory. */
+    ActivationOffload activations() {
+        if (!offload.contains(Offload.ACTIVATIONS)) {
+            return ActivationOffload.none();
+        }
+        return offloadedLayers == null ? ActivationOffload.all() : new ActivationOffload(offloadedLayers);
+    }
+
+    /**
+     * Checks what activations are left to be offloaded.
+     *
+     * @throws IllegalArgumentException when layers keep more than their input
+     */
+    void check(Esm2Recomputation recomputation) {
+        if (offload.contains(Offload.ACTIVATIONS) && recomputation != Esm2Recomputation.LAYERS) {
+            throw new IllegalArgumentException(
+                    "--offload: expected --recompute layers beside activations, for other layers keep more than their inputs,"
+                            + " got " + OptionWords.word(recomputation));
+        }
+        if (offloadedLayers != null && !offload.contains(Offload.ACTIVATIONS)) {
+            throw new IllegalArgumentException("--offload-layers: expected --offload activations beside it, got none");
+        }
+        if (offloadedLayers != null) {
+            TrainOptions.requireAtLeast("--offload-layers", offloadedLayers, 1);
+        }
     }
 
     /**
@@ -127,9 +168,9 @@ final class OptimizerOptions {
             throw new IllegalArgumentException(
                     "--ema: expected an optimizer that keeps no average of its own, got schedule-free");
         }
-        if (offload != null && optimizer != Choice.ADAMW) {
+        if (offload.contains(Offload.OPTIMIZER) && optimizer != Choice.ADAMW) {
             throw new IllegalArgumentException(
-                    "--offload: expected --optimizer adamw beside it, whose moments and masters are streamed, got "
+                    "--offload: expected --optimizer adamw beside optimizer, whose moments and masters are streamed, got "
                             + optimizer);
         }
         if (weightDecay != null && !(weightDecay >= 0 && weightDecay < Float.POSITIVE_INFINITY)) {
@@ -162,7 +203,7 @@ final class OptimizerOptions {
         Lion.Config lion = Lion.Config.standard().withWeightDecay(decay);
         SGD.Config sgd = new SGD.Config(momentum != null ? momentum : MOMENTUM, decay);
         return switch (optimizer) {
-            case ADAMW -> offload == null ? adam : adam.offloaded();
+            case ADAMW -> offload.contains(Offload.OPTIMIZER) ? adam.offloaded() : adam;
             case ADAMW_8_BIT -> adam.withMomentDType(DType.BYTE);
             case LION -> lion;
             case LION_8_BIT -> lion.withMomentDType(DType.BYTE);

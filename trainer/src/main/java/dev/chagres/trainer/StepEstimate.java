@@ -34,7 +34,7 @@ import java.util.TreeMap;
  * @param attentionFlops those of attention
  * @param collectiveBytes that the collectives of rank 0 move in a step; nothing on one rank
  * @param tokens of a step of all ranks
- * @param hostBytes page-locked memory of the host that a rank's optimizer holds; 0 where its state is on the device
+ * @param hostBytes page-locked memory of the host that a rank's optimizer and passes hold; 0 where state and activations are on the device
  */
 public record StepEstimate(
         List<MemoryUse> memory,

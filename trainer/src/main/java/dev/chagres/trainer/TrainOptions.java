@@ -237,6 +237,7 @@ final class TrainOptions {
         margins.check();
         profile.check();
         updates.check();
+        updates.check(recomputation);
         if (graph == GraphChoice.ON && !ranks.layout().isCapturable()) {
             throw new IllegalArgumentException(
                     "--graph: expected off or auto, or --strategy ddp or tp beside it, for steps with sharded"
@@ -245,7 +246,7 @@ final class TrainOptions {
         }
         if (graph == GraphChoice.ON && !updates.isCapturable()) {
             throw new IllegalArgumentException(
-                    "--graph: expected off or auto beside --offload, for steps that copy their state from the host's memory are"
+                    "--graph: expected off or auto beside --offload, for steps that copy from the host's memory are"
                             + " not captured, got on");
         }
         if (graph == GraphChoice.ON && ranks.arePolled()) {
@@ -421,6 +422,7 @@ final class TrainOptions {
                 batches.order(),
                 precision,
                 recomputation,
+                updates.activations(),
                 productPlan,
                 margins.margin(),
                 ranks.layout(),

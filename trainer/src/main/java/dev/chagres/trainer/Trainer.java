@@ -18,6 +18,7 @@ import dev.chagres.mesh.MeshShape;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.optim.OptimizerConfig;
+import dev.chagres.pass.ActivationOffload;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.trainer.ModelSetup.Enqueuing;
@@ -32,6 +33,7 @@ import java.nio.file.Path;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.function.Consumer;
 import java.util.function.Supplier;
 import java.util.stream.Stream;
@@ -145,6 +147,14 @@ public final class Trainer {
         return with(setup.with(new Enqueuing(ProductPlan.FIRST, MultiprocessorMargin.NONE, Steps.CAPTURED, 0)));
     }
 
+    /**
+     * Returns the same with inputs of layers in page-locked memory of the host between forward and backward: for models whose layers are
+     * recomputed, which keep nothing else. Losses have the same bits. Such steps are not captured.
+     */
+    public Trainer withOffload(ActivationOffload offload) {
+        return with(setup.with(Objects.requireNonNull(offload, "offload")));
+    }
+
     /** Returns the same with other learning rates, of steps counted from 1. */
     public Trainer withSchedule(LearningRateSchedule newSchedule) {
         var copy = new Trainer(this);
@@ -220,7 +230,8 @@ public final class Trainer {
      * @param steps how many at most, those of a resumed run included
      * @return how many were made now
      * @throws IllegalArgumentException when data to evaluate have no labelled token
-     * @throws IllegalStateException when steps are to be captured of ranks that shard weights or have some of the layers or tokens
+     * @throws IllegalStateException when steps are to be captured of ranks that shard weights or have some of the layers or tokens, or
+     *     of state or activations in the host's memory
      * @throws TrainingException when the numbers run away, a file cannot be used, a rank fails, or there are fewer devices than ranks
      * @throws InterruptedException when the thread is interrupted while it waits for a batch
      * @throws RuntimeException what reading the data or a callback throws, once the state is saved
@@ -236,6 +247,11 @@ public final class Trainer {
             throw new IllegalStateException(
                     "withCapturedSteps: expected an optimizer with its state on the device, got "
                             + setup.updates().optimizer());
+        }
+        if (setup.enqueuing().steps() == Steps.CAPTURED && !setup.offload().isNone()) {
+            throw new IllegalStateException(
+                    "withCapturedSteps: expected inputs of layers on the device, got withOffload(" + setup.offload()
+                            + ")");
         }
         SavedRun before = SavedRun.of(resumed, Wording.CALLS);
         if (before.steps() >= steps) {

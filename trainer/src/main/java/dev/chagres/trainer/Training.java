@@ -209,7 +209,7 @@ interface Training extends AutoCloseable {
         return List.of();
     }
 
-    /** Returns the bytes of the host's memory that a rank's optimizer holds. */
+    /** Returns the bytes of the host's memory that a rank's optimizer and passes hold. */
     default long hostBytes() {
         return 0;
     }

@@ -13,6 +13,7 @@ import dev.chagres.models.huggingface.Esm2Checkpoint;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.optim.OptimizerConfig;
+import dev.chagres.pass.ActivationOffload;
 import dev.chagres.trainer.command.BuildVersion;
 import dev.chagres.trainer.plan.ProfileOptions;
 import java.nio.file.Path;
@@ -30,6 +31,7 @@ import org.jspecify.annotations.Nullable;
  * @param order in which sequences are packed
  * @param recipe in what precision layers compute
  * @param recomputation what backward of the layers recomputes
+ * @param offload of how many layers the inputs lie in the host's memory
  * @param productPlan by which of cuBLASLt's kernels products are computed
  * @param margin how many multiprocessors norms and products leave free
  * @param layout the ranks, and what each keeps of the model
@@ -52,6 +54,7 @@ record TrainingPlan(
         PackingOrder order,
         TrainingRecipe recipe,
         Esm2Recomputation recomputation,
+        ActivationOffload offload,
         ProductPlan productPlan,
         MultiprocessorMargin margin,
         RankLayout layout,
@@ -148,6 +151,7 @@ record TrainingPlan(
                 .with(layout)
                 .with(new ModelSetup.Updates(optimizer, MAX_NORM))
                 .with(new ModelSetup.Enqueuing(productPlan, margin, enqueuing, fp8Statistics))
+                .with(offload)
                 .with(start.model().files(shape.context(), recipe.dtype()).orElse(null));
     }
 
@@ -170,6 +174,7 @@ record TrainingPlan(
                 "--accumulate, micro-batches in all " + shape.microBatches(),
                 "--recipe " + recipe,
                 "--recompute " + OptionWords.word(recomputation),
+                "--offload activations, layers " + offload,
                 "--strategy, --mesh " + layout,
                 "--product-plans " + productPlan,
                 "--sm-margin " + margin.norms(),

@@ -21,6 +21,7 @@ import dev.chagres.models.esm.Esm2Recomputation;
 import dev.chagres.models.esm.Esm2Size;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
+import dev.chagres.pass.ActivationOffload;
 import dev.chagres.recipe.CastStatistics;
 import java.util.ArrayList;
 import java.util.List;
@@ -54,6 +55,7 @@ class CapturedRanksTest {
                 PackingOrder.AS_GIVEN,
                 recipe,
                 Esm2Recomputation.NONE,
+                ActivationOffload.none(),
                 ProductPlan.FIRST,
                 MultiprocessorMargin.NONE,
                 RankLayout.of(RankedSteps.mesh(1, copies, 1, 1, tensor)),

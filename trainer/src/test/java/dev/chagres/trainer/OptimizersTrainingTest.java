@@ -10,6 +10,7 @@ import dev.chagres.Device;
 import dev.chagres.batch.BatchLayout;
 import dev.chagres.batch.BatchShape;
 import dev.chagres.batch.TokenSequences;
+import dev.chagres.bindings.Provider;
 import dev.chagres.mesh.MeshDimension;
 import dev.chagres.mesh.MeshShape;
 import dev.chagres.models.data.FastaSequences;
@@ -18,6 +19,7 @@ import dev.chagres.models.data.HeldOut;
 import dev.chagres.models.data.MaskedProteins;
 import dev.chagres.models.data.ShuffledSequences;
 import dev.chagres.models.esm.Esm2Config;
+import dev.chagres.models.esm.Esm2Recomputation;
 import dev.chagres.optim.Adafactor;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.LearningRateSchedule;
@@ -28,6 +30,7 @@ import dev.chagres.optim.OptimizerConfig;
 import dev.chagres.optim.SGD;
 import dev.chagres.optim.SGD.Momentum;
 import dev.chagres.optim.ScheduleFreeAdamW;
+import dev.chagres.pass.ActivationOffload;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.ZeroStage;
 import dev.chagres.trainer.callback.Evaluation;
@@ -172,6 +175,44 @@ class OptimizersTrainingTest {
                 .getMessage();
         assertEquals(
                 "withCapturedSteps: expected an optimizer with its state on the device, got " + adam.offloaded(), text);
+    }
+
+    /** Inputs of layers in the host's memory: the bits of those on the device, alone, sharded, split and in stages of a pipeline. */
+    @ParameterizedTest
+    @EnumSource(
+            value = MeshDimension.class,
+            names = {"REPLICATE", "SHARD", "TENSOR", "PIPELINE"})
+    void offloadedActivationsHaveTheBitsOfTheDevices(MeshDimension dimension) throws InterruptedException {
+        Esm2Config deep = new Esm2Config(12, 32, 2, 64).withRecomputation(Esm2Recomputation.LAYERS);
+        Trainer alone =
+                Trainer.of(deep, SHAPE).withSeed(7).withDtype(DType.BFLOAT16).withOptimizer(AdamW.Config.standard(), 1);
+        Trainer trainer = alone;
+        if (dimension != MeshDimension.REPLICATE) {
+            assumeDevices(2);
+            trainer = alone.withMesh(MeshShape.ofOne().with(dimension, 2));
+        }
+        if (dimension == MeshDimension.SHARD) {
+            trainer = trainer.withSharding(FullyShardedConfig.of(ZeroStage.THREE));
+        }
+        double[] expected = train(trainer, 3);
+        assertArrayEquals(expected, train(trainer.withOffload(ActivationOffload.all()), 3));
+        assertArrayEquals(expected, train(trainer.withOffload(new ActivationOffload(6)), 3));
+        if (Provider.current() == Provider.REFERENCE) {
+            StepEstimate with = trainer.withOffload(ActivationOffload.all()).estimate();
+            // Of a pipeline's first rank two passes have a stage of six layers each.
+            int copied = dimension == MeshDimension.PIPELINE ? 2 * 2 : 8;
+            assertEquals(copied * 128L * 32 * Short.BYTES, with.hostBytes());
+        }
+    }
+
+    @Test
+    void offloadedActivationsAreNotCaptured() {
+        Trainer trainer =
+                Kind.SGD.trainer().withOffload(new ActivationOffload(5)).withCapturedSteps();
+        assertEquals(
+                "withCapturedSteps: expected inputs of layers on the device, got withOffload(5)",
+                assertThrows(IllegalStateException.class, () -> train(trainer, 1))
+                        .getMessage());
     }
 
     /** A file of four ranks, each with a quarter of every group, is that of one rank and of two. */

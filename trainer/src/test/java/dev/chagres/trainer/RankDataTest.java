@@ -23,6 +23,7 @@ import dev.chagres.models.esm.Esm2Recomputation;
 import dev.chagres.models.esm.Esm2Size;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
+import dev.chagres.pass.ActivationOffload;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.ZeroStage;
 import java.nio.charset.StandardCharsets;
@@ -60,6 +61,7 @@ class RankDataTest {
                 PackingOrder.AS_GIVEN,
                 TrainingRecipe.FP32,
                 Esm2Recomputation.NONE,
+                ActivationOffload.none(),
                 ProductPlan.FIRST,
                 MultiprocessorMargin.NONE,
                 layout,

@@ -22,6 +22,7 @@ import dev.chagres.models.esm.Esm2Recomputation;
 import dev.chagres.models.esm.Esm2Size;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
+import dev.chagres.pass.ActivationOffload;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -64,6 +65,7 @@ final class RankedSteps {
                 PackingOrder.AS_GIVEN,
                 recipe,
                 Esm2Recomputation.NONE,
+                ActivationOffload.none(),
                 ProductPlan.FIRST,
                 MultiprocessorMargin.NONE,
                 layout,

@@ -24,6 +24,7 @@ import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.QuantizerSite;
+import dev.chagres.pass.ActivationOffload;
 import dev.chagres.recipe.CastStatistics;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.GradientReduction;
@@ -49,6 +50,7 @@ class ReportWriterTest {
             PackingOrder.AS_GIVEN,
             TrainingRecipe.BF16,
             Esm2Recomputation.NONE,
+            ActivationOffload.none(),
             ProductPlan.FIRST,
             MultiprocessorMargin.NONE,
             new RankOptions().layout(),
@@ -119,6 +121,7 @@ class ReportWriterTest {
                 PLAN.order(),
                 PLAN.recipe(),
                 Esm2Recomputation.LAYERS,
+                ActivationOffload.none(),
                 PLAN.productPlan(),
                 new MultiprocessorMargin(4, 16),
                 sharded,

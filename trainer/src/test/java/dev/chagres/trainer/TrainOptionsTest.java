@@ -197,10 +197,16 @@ class TrainOptionsTest {
                         + " beside it, for steps with sharded weights, gradients, layers or tokens are not captured,"
                         + " got on beside"
                         + " zero2",
-                "--offload optimizer --optimizer lion | --offload: expected --optimizer adamw beside it, whose moments and masters are"
+                "--offload optimizer --optimizer lion | --offload: expected --optimizer adamw beside optimizer, whose moments and masters are"
                         + " streamed, got lion",
-                "--offload activations | Invalid value for option '--offload': expected one of optimizer, got activations",
-                "--offload optimizer --graph on | --graph: expected off or auto beside --offload, for steps that copy their state"
+                "--offload weights | Invalid value for option '--offload' (optimizer,activations): expected one of optimizer, activations, got weights",
+                "--offload optimizer,activations | --offload: expected --recompute layers beside activations, for other layers keep"
+                        + " more than their inputs, got none",
+                "--offload optimizer --offload-layers 3 | --offload-layers: expected --offload activations beside it, got none",
+                "--offload activations --recompute layers --offload-layers 0 | --offload-layers: expected at least 1, got 0",
+                "--offload activations --recompute layers --graph on | --graph: expected off or auto beside --offload, for steps"
+                        + " that copy from the host's memory are not captured, got on",
+                "--offload optimizer --graph on | --graph: expected off or auto beside --offload, for steps that copy"
                         + " from the host's memory are not captured, got on",
                 "--ranks 65536 --accumulate 65536 | --accumulate, --ranks: expected at most 2147483647 micro-batches in all, got"
                         + " 65536 on each of 65536",
