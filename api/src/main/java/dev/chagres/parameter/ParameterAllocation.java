@@ -24,17 +24,12 @@ import org.jspecify.annotations.Nullable;
  */
 final class ParameterAllocation {
     /** What weights are before anything is loaded. */
-    private enum Beginning {
+    enum Beginning {
         DRAWN,
         ZEROS
     }
 
     private ParameterAllocation() {}
-
-    /** Allocates a whole model without drawing its weights. */
-    static Parameters allocateZeros(Device device, ModelPlan plan, DType dtype) {
-        return allocate(device, plan, dtype, 0, WeightStorage.MODEL_TYPE, null, null, Beginning.ZEROS);
-    }
 
     /** Allocates the part of a model that {@code shard} keeps; its weights in {@code weightMemory}, unless that is null. */
     static Parameters allocate(
@@ -49,21 +44,10 @@ final class ParameterAllocation {
             throw new IllegalArgumentException("plan: expected one padded for " + parts + " ranks, got " + plan.ranks()
                     + "; call plan.padGroups(" + parts + ")");
         }
-        return allocate(device, plan, dtype, seed, WeightStorage.MODEL_TYPE, shard, weightMemory);
+        return allocate(device, plan, dtype, seed, WeightStorage.MODEL_TYPE, shard, weightMemory, Beginning.DRAWN);
     }
 
     static Parameters allocate(
-            Device device,
-            ModelPlan plan,
-            DType dtype,
-            long seed,
-            WeightStorage storage,
-            @Nullable ParameterShard shard,
-            @Nullable LongFunction<Scope> weightMemory) {
-        return allocate(device, plan, dtype, seed, storage, shard, weightMemory, Beginning.DRAWN);
-    }
-
-    private static Parameters allocate(
             Device device,
             ModelPlan plan,
             DType dtype,

@@ -12,6 +12,7 @@ import dev.chagres.internal.memory.Closing;
 import dev.chagres.internal.memory.Leaks;
 import dev.chagres.parallel.NormOverRanks;
 import dev.chagres.parallel.TensorParallel;
+import dev.chagres.parameter.ParameterAllocation.Beginning;
 import dev.chagres.parameter.ShardRanges.FirstWeights;
 import java.util.ArrayList;
 import java.util.List;
@@ -103,7 +104,7 @@ public final class Parameters implements AutoCloseable {
      * @throws IllegalStateException when a parameter has memory already, or another rank has allocated the plan: each rank makes its own
      */
     public static Parameters allocate(Device device, ModelPlan plan, DType dtype, long seed, WeightStorage storage) {
-        return ParameterAllocation.allocate(device, plan, dtype, seed, storage, null, null);
+        return ParameterAllocation.allocate(device, plan, dtype, seed, storage, null, null, Beginning.DRAWN);
     }
 
     /**
@@ -115,7 +116,8 @@ public final class Parameters implements AutoCloseable {
      * @throws IllegalStateException when a parameter has memory already, or another rank has allocated the plan: each rank makes its own
      */
     public static Parameters allocateZeros(Device device, ModelPlan plan, DType dtype) {
-        return ParameterAllocation.allocateZeros(device, plan, dtype);
+        return ParameterAllocation.allocate(
+                device, plan, dtype, 0, WeightStorage.MODEL_TYPE, null, null, Beginning.ZEROS);
     }
 
     /**

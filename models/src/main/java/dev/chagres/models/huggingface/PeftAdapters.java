@@ -30,6 +30,7 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.TreeMap;
+import java.util.function.Function;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
@@ -92,11 +93,10 @@ public final class PeftAdapters {
      * @throws IllegalArgumentException when the type is no float
      */
     public static Decoder openDecoder(Device device, Path model, Path adapters, DType dtype) {
-        CheckpointWeights.ensureFloat(dtype);
+        Function<ModelPlan, Parameters> memory = CheckpointWeights.memory(device, dtype);
         try (DecoderSource base = DecoderSource.open(Objects.requireNonNull(model, "model"));
                 PeftSource source = decoder(base, adapters)) {
-            Decoder made =
-                    new Decoder(device, base.config(), adapted(source.lora()), CheckpointWeights.memory(device, dtype));
+            Decoder made = new Decoder(device, base.config(), adapted(source.lora()), memory);
             return loaded(made, () -> {
                 base.load(made.parameters());
                 source.load(made.parameters());
@@ -115,10 +115,10 @@ public final class PeftAdapters {
      * @throws IllegalArgumentException when the type is no float
      */
     public static Decoder openMergedDecoder(Device device, Path model, Path adapters, DType dtype) {
-        CheckpointWeights.ensureFloat(dtype);
+        Function<ModelPlan, Parameters> memory = CheckpointWeights.memory(device, dtype);
         try (DecoderSource base = DecoderSource.open(Objects.requireNonNull(model, "model"));
                 PeftSource source = decoder(base, adapters)) {
-            Decoder made = new Decoder(device, base.config(), new ModelPlan(), CheckpointWeights.memory(device, dtype));
+            Decoder made = new Decoder(device, base.config(), new ModelPlan(), memory);
             return loaded(made, () -> {
                 base.load(made.parameters());
                 source.merge(made.parameters());
