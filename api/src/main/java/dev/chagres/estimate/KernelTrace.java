@@ -39,16 +39,18 @@ public final class KernelTrace implements AutoCloseable {
 
     private final Source source;
     private final String reason;
+    private final ActivityRecord.Recorder recorder;
     /** What is added to {@link System#nanoTime} for the clock of the records. */
     private final long toRecords;
 
     private final List<Observer> observers = new ArrayList<>();
     private @Nullable KernelTimes times;
 
-    private KernelTrace(Source source, String reason, long toRecords) {
+    private KernelTrace(Source source, String reason, ActivityRecord.Recorder recorder) {
         this.source = source;
         this.reason = reason;
-        this.toRecords = toRecords;
+        this.recorder = recorder;
+        toRecords = recorder.began() - System.nanoTime();
     }
 
     /**
@@ -74,8 +76,7 @@ public final class KernelTrace implements AutoCloseable {
     }
 
     private static KernelTrace begin(Source source, String library, String reason) {
-        long now = ActivityRecord.beginRecording(library);
-        return new KernelTrace(source, reason, now - System.nanoTime());
+        return new KernelTrace(source, reason, ActivityRecord.Recorder.begin(library));
     }
 
     /** Returns an observer for passes of one thread, whose layers become ranges; {@code pass.forget} it before it is closed. */
@@ -101,8 +102,7 @@ public final class KernelTrace implements AutoCloseable {
         if (present != null) {
             return present;
         }
-        ActivityRecord.Recording recorded = ActivityRecord.endRecording();
-        KernelTimes made = new KernelTimes(source, reason, recorded, memory());
+        KernelTimes made = new KernelTimes(source, reason, recorder.end(), memory());
         times = made;
         return made;
     }

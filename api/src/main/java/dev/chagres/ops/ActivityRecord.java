@@ -5,6 +5,7 @@ import dev.chagres.bindings.Status;
 import dev.chagres.bindings.ops.Ops;
 import dev.chagres.bindings.ops.OpsActivity;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.memory.Leaks;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -12,6 +13,7 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import org.jspecify.annotations.Nullable;
 
 /**
  * A kernel, copy or fill that a GPU ran, or a {@link Range} of host time. {@code dev.chagres.estimate.KernelTrace} makes tables of them.
@@ -67,43 +69,75 @@ public record ActivityRecord(
     }
 
     /**
-     * Begins to record, on all threads.
+     * The recording that this process makes, one at a time.
      *
-     * @param cupti the path of CUPTI's library; an empty text for ranges alone
-     * @return the time by the recording's clock
-     * @throws IllegalStateException when another recording runs, or the process has opened another CUPTI
-     * @throws dev.chagres.bindings.OpsException when the library cannot be opened, or refuses
-     * @throws dev.chagres.bindings.MissingLibraryException when the provider's libraries cannot be opened
+     * <p>Threading: it records all threads; one thread at a time calls it.
      */
-    public static long beginRecording(String cupti) {
-        Checks.given("cupti", cupti);
-        NativeLibraries.ensureLoaded();
-        try (Arena arena = Arena.ofConfined()) {
-            MemorySegment now = arena.allocate(ValueLayout.JAVA_LONG);
-            int status = Ops.ops_activity_begin(arena.allocateFrom(cupti), now);
-            if (status == Ops.OPS_INVALID_ARGUMENT()) {
-                throw new IllegalStateException("a recording of kernels runs already; end it before the next");
-            }
-            Status.ops(status, "ops_activity_begin");
-            return now.get(ValueLayout.JAVA_LONG, 0);
-        }
-    }
+    public static final class Recorder implements AutoCloseable {
+        private final long began;
+        private final Leaks.@Nullable Trace trace = Leaks.opened("recording of kernels");
+        private @Nullable Recording ended;
 
-    /**
-     * Ends the recording. What devices have not done by now is not recorded.
-     *
-     * @throws dev.chagres.bindings.OpsException when none runs
-     */
-    public static Recording endRecording() {
-        NativeLibraries.ensureLoaded();
-        try (Arena arena = Arena.ofConfined()) {
-            MemorySegment counts = arena.allocate(ValueLayout.JAVA_LONG, 2);
-            Status.ops(
-                    Ops.ops_activity_end(counts, counts.asSlice(ValueLayout.JAVA_LONG.byteSize())), "ops_activity_end");
-            long count = counts.getAtIndex(ValueLayout.JAVA_LONG, 0);
-            MemorySegment structs = arena.allocate(OpsActivity.layout(), count);
-            Status.ops(Ops.ops_activity_read(structs, count), "ops_activity_read");
-            return new Recording(records(structs, count), counts.getAtIndex(ValueLayout.JAVA_LONG, 1));
+        private Recorder(long began) {
+            this.began = began;
+        }
+
+        /**
+         * Begins to record, on all threads.
+         *
+         * @param cupti the path of CUPTI's library; an empty text for ranges alone
+         * @throws IllegalStateException when another recording runs, or the process has opened another CUPTI
+         * @throws dev.chagres.bindings.OpsException when the library cannot be opened, or refuses
+         * @throws dev.chagres.bindings.MissingLibraryException when the provider's libraries cannot be opened
+         */
+        public static Recorder begin(String cupti) {
+            Checks.given("cupti", cupti);
+            NativeLibraries.ensureLoaded();
+            try (Arena arena = Arena.ofConfined()) {
+                MemorySegment now = arena.allocate(ValueLayout.JAVA_LONG);
+                int status = Ops.ops_activity_begin(arena.allocateFrom(cupti), now);
+                if (status == Ops.OPS_INVALID_ARGUMENT()) {
+                    throw new IllegalStateException("a recording of kernels runs already; end it before the next");
+                }
+                Status.ops(status, "ops_activity_begin");
+                return new Recorder(now.get(ValueLayout.JAVA_LONG, 0));
+            }
+        }
+
+        /** Returns when it began, in nanoseconds of its clock. */
+        public long began() {
+            return began;
+        }
+
+        /** Ends the recording. What devices have not done by now is not recorded. A second call returns the same. */
+        public Recording end() {
+            Recording present = ended;
+            if (present != null) {
+                return present;
+            }
+            try (Arena arena = Arena.ofConfined()) {
+                MemorySegment counts = arena.allocate(ValueLayout.JAVA_LONG, 2);
+                MemorySegment dropped = counts.asSlice(ValueLayout.JAVA_LONG.byteSize());
+                Status.ops(Ops.ops_activity_end(counts, dropped), "ops_activity_end");
+                long count = counts.getAtIndex(ValueLayout.JAVA_LONG, 0);
+                MemorySegment structs = arena.allocate(OpsActivity.layout(), count);
+                Status.ops(Ops.ops_activity_read(structs, count), "ops_activity_read");
+                Recording made = new Recording(records(structs, count), dropped.get(ValueLayout.JAVA_LONG, 0));
+                Leaks.closed(trace);
+                ended = made;
+                return made;
+            }
+        }
+
+        /** Ends the recording. A second call does nothing. */
+        @Override
+        public void close() {
+            end();
+        }
+
+        @Override
+        public String toString() {
+            return "Recorder(" + (ended == null ? "recording" : "ended") + ")";
         }
     }
 
