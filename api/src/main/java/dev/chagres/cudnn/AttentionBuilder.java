@@ -220,18 +220,13 @@ public final class AttentionBuilder {
     }
 
     /**
-     * Adds the operations for results alone.
+     * Adds the operations. Without gradients nothing reads the statistics, which need be no output then.
      *
      * @param v values [B, Hv, Skv, Dv], where Hv divides H
      * @throws IllegalArgumentException when the sizes do not fit
      */
     public SdpaForward forward(GraphTensor v) {
-        return operations().forward(v, AttentionOperations.Statistics.NONE);
-    }
-
-    /** Adds the operations with the statistics that {@link #backward} reads; else as {@link #forward}. */
-    public SdpaForward forwardWithStats(GraphTensor v) {
-        return operations().forward(v, AttentionOperations.Statistics.KEPT);
+        return operations().forward(v);
     }
 
     /**
@@ -240,8 +235,8 @@ public final class AttentionBuilder {
      *
      * @param dy of o, [B, H, Sq, Dv]
      * @param vT values [B, Hv, Dv, Skv]: sizes and strides of the values with their last two swapped
-     * @param o as {@link #forwardWithStats} gave it
-     * @param stats as {@link #forwardWithStats} gave them
+     * @param o as {@link #forward} gave it
+     * @param stats as {@link #forward} gave them
      * @throws IllegalArgumentException when the sizes do not fit
      */
     public SdpaGradients backward(GraphTensor dy, GraphTensor vT, GraphTensor o, GraphTensor stats) {

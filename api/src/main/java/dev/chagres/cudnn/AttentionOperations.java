@@ -1,6 +1,5 @@
 package dev.chagres.cudnn;
 
-import java.util.Objects;
 import java.util.function.Supplier;
 import java.util.function.UnaryOperator;
 import org.jspecify.annotations.Nullable;
@@ -43,15 +42,9 @@ record AttentionOperations(
         GIVEN
     }
 
-    /** Whether the forward pass gives what gradients read. */
-    enum Statistics {
-        NONE,
-        KEPT
-    }
-
-    SdpaForward forward(GraphTensor v, Statistics statistics) {
+    SdpaForward forward(GraphTensor v) {
         values("v", v, 2);
-        Softmax softmax = softmax(masked(padded(scaled(products(queriesAndKeys(), q, kT, ".product")))), statistics);
+        Softmax softmax = softmax(masked(padded(scaled(products(queriesAndKeys(), q, kT, ".product")))));
         GraphTensor powers = softmax.powers();
         GraphTensor total = softmax.sum();
         GraphTensor dropped = dropped();
@@ -63,18 +56,14 @@ record AttentionOperations(
             GraphTensor left = op(".leftWeights", PointwiseMode.MUL, all, dropped);
             weights = typed(q.type(), () -> op(".weights", PointwiseMode.MUL, left, number(".kept", kept())));
         }
-        return new SdpaForward(products(queriesByKeys(), weights, v, ""), softmax.stats(), dropped);
+        GraphTensor stats = graph.mayStayUnread(softmax.stats()); // but cuDNN's engines look for them
+        return new SdpaForward(products(queriesByKeys(), weights, v, ""), stats, dropped);
     }
 
     /** Powers of scores, their sum over each row, and its logarithm. */
-    record Softmax(
-            GraphTensor powers, GraphTensor sum, @Nullable GraphTensor stats) {
-        GraphTensor kept() {
-            return Objects.requireNonNull(stats);
-        }
-    }
+    record Softmax(GraphTensor powers, GraphTensor sum, GraphTensor stats) {}
 
-    Softmax softmax(GraphTensor x, Statistics statistics) {
+    Softmax softmax(GraphTensor x) {
         GraphTensor most =
                 graph.reduction(name + (extras.sink() == null ? ".max" : ".keyMax"), ReductionMode.MAX, x, COLUMNS);
         GraphTensor sink = extras.sink();
@@ -88,9 +77,7 @@ record AttentionOperations(
             GraphTensor power = op(".sinkExp", PointwiseMode.EXP, op(".sinkExponent", PointwiseMode.SUB, sink, most));
             sum = op(".sum", PointwiseMode.ADD, sum, power);
         }
-        GraphTensor stats = statistics == Statistics.NONE
-                ? null
-                : op(".stats", PointwiseMode.ADD, most, op(".logSum", PointwiseMode.LOG, sum));
+        GraphTensor stats = op(".stats", PointwiseMode.ADD, most, op(".logSum", PointwiseMode.LOG, sum));
         return new Softmax(powers, sum, stats);
     }
 

@@ -37,14 +37,14 @@ record Fp8AttentionOperations(AttentionOperations of) {
         alike("v", v);
         GraphTensor x = of.masked(of.padded(scores(of.products(of.queriesAndKeys(), of.q(), of.kT(), ".product"))));
         onGpu(result, 16, 256, of.q(), of.kT(), v);
-        AttentionOperations.Softmax softmax = of.softmax(x, AttentionOperations.Statistics.KEPT);
+        AttentionOperations.Softmax softmax = of.softmax(x);
         GraphTensor weights = of.op(".weights", PointwiseMode.DIV, softmax.powers(), softmax.sum());
         GraphTensor amax = magnitude(".amaxS", weights);
         GraphTensor scaled = of.typed(of.q().type(), () -> times(".scaledWeights", weights, input("scaleS")));
         MatmulLimits limits = of.queriesByKeys();
         GraphTensor sum = of.products(limits, scaled, v, ".sums");
         Scaled o = scaled("", sum, input("descaleS"), input("descaleV"), "scaleO", "amaxO", result);
-        return new Fp8Forward(o.result(), of.graph().output(softmax.kept()), amax, o.amax());
+        return new Fp8Forward(o.result(), of.graph().output(softmax.stats()), amax, o.amax());
     }
 
     Fp8Gradients backward(GraphTensor dy, GraphTensor vT, GraphTensor o, GraphTensor stats, DataType result) {

@@ -32,6 +32,7 @@ public final class GraphBuilder {
     private final List<GraphTensor> tensors = new ArrayList<>();
     private final List<Operation> operations = new ArrayList<>();
     private final Set<String> names = new HashSet<>();
+    private final Set<GraphTensor> mayStayUnread = new HashSet<>();
     private DataType compute = DataType.FLOAT;
     private DataType intermediate = DataType.FLOAT;
     private boolean built;
@@ -522,7 +523,7 @@ public final class GraphBuilder {
         if (operations.isEmpty()) {
             throw new IllegalArgumentException("graph " + ForeignText.quoted(name) + ": expected operations, got none");
         }
-        Set<GraphTensor> read = new HashSet<>();
+        Set<GraphTensor> read = new HashSet<>(mayStayUnread);
         operations.forEach(operation -> read.addAll(operation.reads()));
         tensors.stream().map(GraphTensor::offsets).filter(Objects::nonNull).forEach(read::add);
         for (GraphTensor tensor : tensors) {
@@ -535,6 +536,12 @@ public final class GraphBuilder {
         }
         built = true;
         return new OperationGraph(name, tensors, operations);
+    }
+
+    /** Lets the graph be built where nothing reads {@code result}, and returns it. */
+    GraphTensor mayStayUnread(GraphTensor result) {
+        mayStayUnread.add(result);
+        return result;
     }
 
     private void ensureOpen() {

@@ -42,6 +42,8 @@ class AttentionGraphConformance {
         LENGTHS,
         DROPOUT,
         CAPPED,
+        /** No statistics. */
+        RESULTS_ALONE,
         BIAS_GRADIENT,
         /** Four heads of queries, two of keys. */
         GROUPED,
@@ -78,7 +80,9 @@ class AttentionGraphConformance {
                 Case.of(DType.BFLOAT16, 64, 64),
                 Case.of(DType.FLOAT16, 64, 128),
                 Case.of(DType.FLOAT32, 3, 5),
+                Case.of(DType.BFLOAT16, 64, 64, Part.RESULTS_ALONE),
                 Case.of(DType.BFLOAT16, 64, 64, Part.CAUSAL),
+                Case.of(DType.BFLOAT16, 64, 64, Part.CAUSAL, Part.RESULTS_ALONE),
                 Case.of(DType.FLOAT16, 64, 128, Part.CAUSAL, Part.BOTTOM_RIGHT),
                 Case.of(DType.BFLOAT16, 64, 64, Part.CAUSAL, Part.WINDOW),
                 Case.of(DType.BFLOAT16, 64, 128, Part.WINDOW, Part.BOTTOM_RIGHT),
@@ -207,9 +211,12 @@ class AttentionGraphConformance {
         if (p.model.sink != null) {
             attention.sink(p.sink(graph));
         }
-        SdpaForward result = attention.forwardWithStats(p.rows(graph, "v", c.keys, p.v));
+        SdpaForward result = attention.forward(p.rows(graph, "v", c.keys, p.v));
         graph.builder.output(result.o(), DataType.of(c.dtype));
-        graph.builder.output(result.stats());
+        boolean statistics = !c.has(Part.RESULTS_ALONE);
+        if (statistics) {
+            graph.builder.output(result.stats());
+        }
         GraphTensor mask = result.dropped();
         if (mask != null) {
             // What is dropped is known when the graph has run.
@@ -221,7 +228,7 @@ class AttentionGraphConformance {
         }
         p.model.forward(p.q, p.k, p.v);
         graph.put(result.o(), p.model.o);
-        if (!c.has(Part.LENGTHS)) {
+        if (statistics && !c.has(Part.LENGTHS)) {
             graph.put(result.stats(), p.model.stats);
         }
         graph.check(1, Tolerances.attention(c.dtype));
@@ -419,7 +426,7 @@ class AttentionGraphConformance {
         if (p.model.sink != null) {
             attention.sink(p.sink(graph));
         }
-        SdpaForward result = attention.forwardWithStats(p.rows(graph, "v", c.keys, p.v));
+        SdpaForward result = attention.forward(p.rows(graph, "v", c.keys, p.v));
         graph.builder.output(result.o(), DataType.of(c.dtype));
         graph.builder.output(result.stats());
         graph.builder.output(result.dropped());
