@@ -117,11 +117,12 @@ final class ShardRanges {
         private static final long TASK = 1L << 14;
 
         private final Scope scope;
-        private final HostBuffer host;
+        /** As large as the largest piece so far: most models are small beside {@link #PIECE}, and fresh memory is zeroed. */
+        private HostBuffer host;
 
         FirstWeights(Scope scope) {
             this.scope = scope;
-            host = HostBuffer.pageable(scope.device(), PIECE * Float.BYTES);
+            host = HostBuffer.pageable(scope.device(), 0);
         }
 
         /** Writes the initial weights of {@code parameter}, whose memory is zeroed. */
@@ -143,6 +144,10 @@ final class ShardRanges {
             long key = CounterRandom.key(seed, parameter.name());
             for (long begin = first; begin < end; begin += PIECE) {
                 long count = Math.min(PIECE, end - begin);
+                if (host.segment().byteSize() < count * Float.BYTES) {
+                    host.close();
+                    host = HostBuffer.pageable(scope.device(), count * Float.BYTES);
+                }
                 draw(parameter, key, target.dtype(), begin, count);
                 try (Scope piece = scope.open()) {
                     piece.view(target, offset + begin - first, count).copyFrom(scope.stream(), host);
