@@ -24,7 +24,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.SplittableRandom;
-import org.apache.commons.math3.linear.MatrixUtils;
+import org.apache.commons.math3.linear.BlockRealMatrix;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -171,7 +171,7 @@ class AttentionConformance {
 
     private static RealMatrix sideBySide(RealMatrix... parts) {
         int columns = parts[0].getColumnDimension();
-        RealMatrix all = MatrixUtils.createRealMatrix(parts[0].getRowDimension(), parts.length * columns);
+        RealMatrix all = new BlockRealMatrix(parts[0].getRowDimension(), parts.length * columns);
         for (int part = 0; part < parts.length; part++) {
             all.setSubMatrix(parts[part].getData(), 0, part * columns);
         }
@@ -284,7 +284,7 @@ class AttentionConformance {
         Sequences sequences = c.tokens.sequences(open.scope());
         Tensor zero = open.scope().tensor(dtype, 2 * length, c.heads, c.headDim);
         zero.zero(open.stream());
-        RealMatrix identity = MatrixUtils.createRealMatrix(2 * length, c.heads * c.headDim);
+        RealMatrix identity = new BlockRealMatrix(2 * length, c.heads * c.headDim);
         for (int row = 0; row < 2 * length; row++) {
             identity.setEntry(row, row % length, 1);
             identity.setEntry(row, c.headDim + row % length, 1);
@@ -358,8 +358,8 @@ class AttentionConformance {
     @MethodSource("floats")
     void largeScoresDoNotOverflow(DType dtype) {
         Case c = new Case(dtype, 1, 16, AttentionMask.none(), TokenRows.packed(33));
-        RealMatrix q = MatrixUtils.createRealMatrix(33, 16).scalarAdd(100);
-        RealMatrix k = MatrixUtils.createRealMatrix(33, 16).scalarAdd(100);
+        RealMatrix q = new BlockRealMatrix(33, 16).scalarAdd(100);
+        RealMatrix k = new BlockRealMatrix(33, 16).scalarAdd(100);
         RealMatrix v = open.normal(dtype, 33, 16, 1);
         AttentionConfig config = AttentionConfig.of(1, 16, AttentionMask.none());
         AttentionWitness witness = new AttentionWitness(config, c.tokens.rows(), AttentionWitness.Keep.ALL);

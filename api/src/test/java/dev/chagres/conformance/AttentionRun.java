@@ -16,7 +16,7 @@ import dev.chagres.te.QkvLayout;
 import dev.chagres.witness.AttentionWitness;
 import java.util.Arrays;
 import java.util.List;
-import org.apache.commons.math3.linear.MatrixUtils;
+import org.apache.commons.math3.linear.BlockRealMatrix;
 import org.apache.commons.math3.linear.RealMatrix;
 
 /** One attention of drawn numbers: its tensors in the layout of a case, and its results against double precision. */
@@ -260,7 +260,7 @@ public final class AttentionRun {
 
     private static RealMatrix sideBySide(RealMatrix... parts) {
         int columns = parts[0].getColumnDimension();
-        RealMatrix all = MatrixUtils.createRealMatrix(parts[0].getRowDimension(), parts.length * columns);
+        RealMatrix all = new BlockRealMatrix(parts[0].getRowDimension(), parts.length * columns);
         for (int part = 0; part < parts.length; part++) {
             all.setSubMatrix(parts[part].getData(), 0, part * columns);
         }

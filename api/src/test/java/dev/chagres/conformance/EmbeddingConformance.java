@@ -12,7 +12,7 @@ import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
 import java.util.ArrayList;
 import java.util.List;
-import org.apache.commons.math3.linear.MatrixUtils;
+import org.apache.commons.math3.linear.BlockRealMatrix;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -52,9 +52,9 @@ class EmbeddingConformance {
         try (Parameters parameters = Parameters.allocate(open.device(), plan, c.dtype, 1)) {
             RealMatrix table = open.draw(parameters).get("weight");
             int[] ids = open.random().ints(c.tokens, -1, c.vocabulary + 1).toArray();
-            RealMatrix y = MatrixUtils.createRealMatrix(c.tokens, c.hidden);
+            RealMatrix y = new BlockRealMatrix(c.tokens, c.hidden);
             RealMatrix dy = open.normal(c.dtype, c.tokens, c.hidden, 1);
-            RealMatrix gradient = MatrixUtils.createRealMatrix(c.vocabulary, c.hidden);
+            RealMatrix gradient = new BlockRealMatrix(c.vocabulary, c.hidden);
             for (int token = 0; token < c.tokens; token++) {
                 if (ids[token] >= 0 && ids[token] < c.vocabulary) {
                     y.setRowVector(token, table.getRowVector(ids[token]));

@@ -16,7 +16,7 @@ import java.lang.foreign.ValueLayout;
 import java.util.Arrays;
 import java.util.Objects;
 import java.util.SplittableRandom;
-import org.apache.commons.math3.linear.MatrixUtils;
+import org.apache.commons.math3.linear.BlockRealMatrix;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.extension.AfterAllCallback;
@@ -138,7 +138,7 @@ public final class OpenDevice implements BeforeAllCallback, AfterAllCallback, Be
 
     /** Returns a matrix of normal numbers that {@code dtype} can hold. */
     public RealMatrix normal(DType dtype, int rows, int columns, double deviation) {
-        RealMatrix matrix = MatrixUtils.createRealMatrix(rows, columns);
+        RealMatrix matrix = new BlockRealMatrix(rows, columns);
         for (int row = 0; row < rows; row++) {
             matrix.setRow(row, normal(dtype, columns, deviation));
         }

@@ -12,7 +12,7 @@ import dev.chagres.pass.Pass;
 import dev.chagres.witness.PhiloxWitness;
 import java.util.Arrays;
 import org.apache.commons.math3.distribution.BinomialDistribution;
-import org.apache.commons.math3.linear.MatrixUtils;
+import org.apache.commons.math3.linear.BlockRealMatrix;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -114,7 +114,7 @@ class ResidualConformance {
         Sum sum = Sum.of(open.tensor(dtype, x), open.tensor(dtype, r), rngState(7, 0), 0.3f);
         boolean[] kept = sum.kept();
         RealMatrix y = r.copy();
-        RealMatrix dx = MatrixUtils.createRealMatrix(5, 205);
+        RealMatrix dx = new BlockRealMatrix(5, 205);
         for (int i = 0; i < count; i++) {
             if (kept[i]) {
                 y.addToEntry(i / 205, i % 205, x.getEntry(i / 205, i % 205) / 0.7);

@@ -4,7 +4,7 @@ import dev.chagres.layer.Dropout;
 import dev.chagres.pass.Pass;
 import dev.chagres.witness.PhiloxWitness;
 import java.util.List;
-import org.apache.commons.math3.linear.MatrixUtils;
+import org.apache.commons.math3.linear.BlockRealMatrix;
 import org.apache.commons.math3.linear.RealMatrix;
 
 /** The factors of dropout and drop path in a residual sum. */
@@ -13,8 +13,7 @@ public final class ResidualFactors {
 
     /** Draws those of one sum as a layer does: those of sequences before those of values. */
     public static RealMatrix draw(Pass pass, TokenRows tokens, int hidden, Dropout values, Dropout paths) {
-        RealMatrix factors =
-                MatrixUtils.createRealMatrix(tokens.tokens(), hidden).scalarAdd(1);
+        RealMatrix factors = new BlockRealMatrix(tokens.tokens(), hidden).scalarAdd(1);
         if (!paths.isNone()) {
             long[] state = pass.draw().toLongs(pass.stream());
             List<int[]> rows = tokens.rowsAndPadding();

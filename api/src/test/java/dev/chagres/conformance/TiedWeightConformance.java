@@ -15,7 +15,7 @@ import dev.chagres.pass.Pass;
 import dev.chagres.witness.Weights;
 import java.util.ArrayList;
 import java.util.List;
-import org.apache.commons.math3.linear.MatrixUtils;
+import org.apache.commons.math3.linear.BlockRealMatrix;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.extension.RegisterExtension;
@@ -70,7 +70,7 @@ class TiedWeightConformance {
 
     /** The loss is a polynomial of second degree in each number: central differences are its gradient, whatever the step. */
     private static RealMatrix differences(RealMatrix of, RealMatrix table, RealMatrix bias, RealMatrix dy) {
-        RealMatrix gradient = MatrixUtils.createRealMatrix(of.getRowDimension(), of.getColumnDimension());
+        RealMatrix gradient = new BlockRealMatrix(of.getRowDimension(), of.getColumnDimension());
         for (int row = 0; row < of.getRowDimension(); row++) {
             for (int column = 0; column < of.getColumnDimension(); column++) {
                 double value = of.getEntry(row, column);

@@ -25,7 +25,7 @@ import dev.chagres.pass.Pass;
 import dev.chagres.te.QkvFormat;
 import java.util.ArrayList;
 import java.util.List;
-import org.apache.commons.math3.linear.MatrixUtils;
+import org.apache.commons.math3.linear.BlockRealMatrix;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -174,7 +174,7 @@ class TransformerLayerConformance {
 
     /** Returns the rows of {@code from} where {@code to} has them; padding is 0. */
     private static RealMatrix spread(RealMatrix x, TokenRows from, TokenRows to) {
-        RealMatrix spread = MatrixUtils.createRealMatrix(to.tokens(), x.getColumnDimension());
+        RealMatrix spread = new BlockRealMatrix(to.tokens(), x.getColumnDimension());
         for (int sequence = 0; sequence < from.rows().size(); sequence++) {
             for (int position = 0; position < from.rows().get(sequence).length; position++) {
                 spread.setRowVector(

@@ -29,7 +29,7 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.Arrays;
 import java.util.List;
-import org.apache.commons.math3.linear.MatrixUtils;
+import org.apache.commons.math3.linear.BlockRealMatrix;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -140,7 +140,7 @@ class KeyLengthsTest {
         Sequences keys = Sequences.padded(QkvFormat.BSHD, lengths, 8);
         Sequences sequences = Sequences.dense(scope, QkvFormat.BSHD, 2, 4).withKeys(keys);
         DotProductAttention attention = new DotProductAttention(AttentionConfig.of(HEADS, DIM, AttentionMask.none()));
-        RealMatrix zeros = MatrixUtils.createRealMatrix(16, WIDTH);
+        RealMatrix zeros = new BlockRealMatrix(16, WIDTH);
         Tensor query =
                 heads(DType.BFLOAT16, TokenRows.padded(QkvFormat.BSHD, 4, 4, 4), zeros.getSubMatrix(0, 7, 0, 127));
         Tensor key = heads(DType.BFLOAT16, TokenRows.padded(QkvFormat.BSHD, 8, 8, 8), zeros);
@@ -188,11 +188,11 @@ class KeyLengthsTest {
         compare(dtype, config, TokenRows.packed(4, 2, 5), TokenRows.packed(9, 2, 3));
         double[] o = new double[WIDTH];
         Pass pass = open.pass().begin(Sequences.packed(open.scope(), 1).withKeys(Sequences.packed(open.scope(), 9)));
-        RealMatrix values = MatrixUtils.createRealMatrix(9, WIDTH);
+        RealMatrix values = new BlockRealMatrix(9, WIDTH);
         for (int key = 0; key < 9; key++) {
             values.setRowVector(key, values.getRowVector(key).mapAdd(key));
         }
-        RealMatrix zero = MatrixUtils.createRealMatrix(9, WIDTH);
+        RealMatrix zero = new BlockRealMatrix(9, WIDTH);
         Tensor output = new DotProductAttention(config)
                 .forward(
                         heads(dtype, TokenRows.packed(1), zero.getSubMatrix(0, 0, 0, WIDTH - 1)),

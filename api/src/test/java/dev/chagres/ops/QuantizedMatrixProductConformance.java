@@ -21,7 +21,7 @@ import dev.chagres.te.QuantizationConfig;
 import dev.chagres.te.RecipeUpdates;
 import java.util.ArrayList;
 import java.util.List;
-import org.apache.commons.math3.linear.MatrixUtils;
+import org.apache.commons.math3.linear.BlockRealMatrix;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -130,7 +130,7 @@ class QuantizedMatrixProductConformance {
     private static RealMatrix doubles(Tensor tensor) {
         float[] values = open.read(tensor);
         int columns = Math.toIntExact(tensor.size(1));
-        RealMatrix matrix = MatrixUtils.createRealMatrix(values.length / columns, columns);
+        RealMatrix matrix = new BlockRealMatrix(values.length / columns, columns);
         for (int i = 0; i < values.length; i++) {
             matrix.setEntry(i / columns, i % columns, values[i]);
         }

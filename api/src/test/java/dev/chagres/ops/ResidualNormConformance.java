@@ -22,6 +22,7 @@ import dev.chagres.witness.Weights;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import org.apache.commons.math3.linear.BlockRealMatrix;
 import org.apache.commons.math3.linear.MatrixUtils;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.junit.jupiter.api.Tag;
@@ -102,7 +103,7 @@ class ResidualNormConformance {
         }
 
         RealMatrix matrix(float[] values) {
-            RealMatrix matrix = MatrixUtils.createRealMatrix(c.rows, c.columns);
+            RealMatrix matrix = new BlockRealMatrix(c.rows, c.columns);
             for (int i = 0; i < values.length; i++) {
                 matrix.setEntry(i / c.columns, i % c.columns, values[i]);
             }

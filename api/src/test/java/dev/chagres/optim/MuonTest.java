@@ -18,7 +18,7 @@ import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
 import java.util.List;
 import java.util.SplittableRandom;
-import org.apache.commons.math3.linear.MatrixUtils;
+import org.apache.commons.math3.linear.BlockRealMatrix;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.apache.commons.math3.linear.SingularValueDecomposition;
 import org.junit.jupiter.api.Tag;
@@ -41,7 +41,7 @@ class MuonTest {
         SplittableRandom random =
                 new SplittableRandom(31L * step + parameter.name().hashCode());
         int columns = (int) parameter.shape().size(1);
-        RealMatrix made = MatrixUtils.createRealMatrix((int) parameter.shape().count() / columns, columns);
+        RealMatrix made = new BlockRealMatrix((int) parameter.shape().count() / columns, columns);
         for (int i = 0; i < made.getRowDimension(); i++) {
             for (int j = 0; j < columns; j++) {
                 made.setEntry(i, j, (float) random.nextGaussian());
@@ -86,7 +86,7 @@ class MuonTest {
     private static RealMatrix matrix(Parameter parameter) {
         int columns = (int) parameter.shape().size(1);
         float[] values = open.read(parameter.weight());
-        RealMatrix made = MatrixUtils.createRealMatrix(values.length / columns, columns);
+        RealMatrix made = new BlockRealMatrix(values.length / columns, columns);
         for (int i = 0; i < values.length; i++) {
             made.setEntry(i / columns, i % columns, values[i]);
         }

@@ -37,7 +37,7 @@ import java.util.Map;
 import java.util.SplittableRandom;
 import java.util.function.UnaryOperator;
 import java.util.stream.IntStream;
-import org.apache.commons.math3.linear.MatrixUtils;
+import org.apache.commons.math3.linear.BlockRealMatrix;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Tag;
@@ -179,7 +179,7 @@ class KeyValueProductTest {
     }
 
     private static RealMatrix matrix(float[] values, int columns) {
-        RealMatrix matrix = MatrixUtils.createRealMatrix(values.length / columns, columns);
+        RealMatrix matrix = new BlockRealMatrix(values.length / columns, columns);
         for (int i = 0; i < values.length; i++) {
             matrix.setEntry(i / columns, i % columns, values[i]);
         }

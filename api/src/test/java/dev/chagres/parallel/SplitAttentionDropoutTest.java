@@ -20,7 +20,7 @@ import dev.chagres.pass.Pass;
 import dev.chagres.witness.AttentionWitness;
 import java.util.List;
 import java.util.SplittableRandom;
-import org.apache.commons.math3.linear.MatrixUtils;
+import org.apache.commons.math3.linear.BlockRealMatrix;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -227,7 +227,7 @@ class SplitAttentionDropoutTest {
     }
 
     private static RealMatrix matrix(double[] values, int heads) {
-        RealMatrix matrix = MatrixUtils.createRealMatrix(TOKENS, heads * HEAD_DIM);
+        RealMatrix matrix = new BlockRealMatrix(TOKENS, heads * HEAD_DIM);
         for (int i = 0; i < values.length; i++) {
             matrix.setEntry(i / (heads * HEAD_DIM), i % (heads * HEAD_DIM), values[i]);
         }

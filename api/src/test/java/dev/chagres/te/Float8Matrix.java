@@ -7,7 +7,7 @@ import dev.chagres.Shape;
 import dev.chagres.Tensor;
 import dev.chagres.conformance.OpenDevice;
 import dev.chagres.witness.Float8Witness;
-import org.apache.commons.math3.linear.MatrixUtils;
+import org.apache.commons.math3.linear.BlockRealMatrix;
 import org.apache.commons.math3.linear.RealMatrix;
 
 /**
@@ -66,7 +66,7 @@ record Float8Matrix(QuantizedTensor tensor, RealMatrix values) {
                 scales[i] = (float) open.random().nextDouble(0.25, 4);
             }
             byte[] bytes = new byte[rows * columns];
-            values = MatrixUtils.createRealMatrix(Math.max(1, rows), Math.max(1, columns));
+            values = new BlockRealMatrix(Math.max(1, rows), Math.max(1, columns));
             for (int i = 0; i < bytes.length; i++) {
                 bytes[i] = draw(open, dtype);
                 int row = i / columns;

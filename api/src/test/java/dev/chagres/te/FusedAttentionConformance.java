@@ -28,7 +28,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Objects;
-import org.apache.commons.math3.linear.MatrixUtils;
+import org.apache.commons.math3.linear.BlockRealMatrix;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -190,8 +190,8 @@ class FusedAttentionConformance {
         Case c = Case.of(dtype, QkvLayout.THD_THD_THD, 2, 64, TokenRows.packed(length, length));
         AttentionProblem problem = c.problem().withDropout(PROBABILITY);
         Tensor state = open.longs(open.random().nextLong(), 3);
-        RealMatrix zero = MatrixUtils.createRealMatrix(2 * length, 128);
-        RealMatrix identity = MatrixUtils.createRealMatrix(2 * length, 128);
+        RealMatrix zero = new BlockRealMatrix(2 * length, 128);
+        RealMatrix identity = new BlockRealMatrix(2 * length, 128);
         for (int row = 0; row < 2 * length; row++) {
             identity.setEntry(row, row % length, 1);
             identity.setEntry(row, 64 + row % length, 1);

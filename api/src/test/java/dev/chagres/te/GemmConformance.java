@@ -13,6 +13,7 @@ import dev.chagres.witness.GeluWitness;
 import dev.chagres.witness.Rounding;
 import java.util.ArrayList;
 import java.util.List;
+import org.apache.commons.math3.linear.BlockRealMatrix;
 import org.apache.commons.math3.linear.MatrixUtils;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.junit.jupiter.api.Tag;
@@ -169,10 +170,10 @@ class GemmConformance {
     /** A product that is added to many times keeps FP32, and rounds each time where it is stored in 16 bits. */
     @Test
     void addingTwiceToSixteenBitsRoundsTwice() {
-        Tensor a = open.tensor(DType.BFLOAT16, MatrixUtils.createRealMatrix(new double[][] {{1}}));
-        Tensor b = open.tensor(DType.BFLOAT16, MatrixUtils.createRealMatrix(new double[][] {{1.0 / 256}}));
-        Tensor exact = open.tensor(DType.FLOAT32, MatrixUtils.createRealMatrix(new double[][] {{1}}));
-        Tensor rounded = open.tensor(DType.BFLOAT16, MatrixUtils.createRealMatrix(new double[][] {{1}}));
+        Tensor a = open.tensor(DType.BFLOAT16, new BlockRealMatrix(new double[][] {{1}}));
+        Tensor b = open.tensor(DType.BFLOAT16, new BlockRealMatrix(new double[][] {{1.0 / 256}}));
+        Tensor exact = open.tensor(DType.FLOAT32, new BlockRealMatrix(new double[][] {{1}}));
+        Tensor rounded = open.tensor(DType.BFLOAT16, new BlockRealMatrix(new double[][] {{1}}));
         for (int i = 0; i < 2; i++) {
             Gemm.gemm(a, Transpose.NO, b, Transpose.NO, exact, Output.ADD, open.stream());
             Gemm.gemm(a, Transpose.NO, b, Transpose.NO, rounded, Output.ADD, open.stream());

@@ -11,6 +11,7 @@ import dev.chagres.conformance.Allocation;
 import dev.chagres.conformance.OpenDevice;
 import dev.chagres.conformance.Tolerances;
 import java.util.Arrays;
+import org.apache.commons.math3.linear.BlockRealMatrix;
 import org.apache.commons.math3.linear.MatrixUtils;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.junit.jupiter.api.Tag;
@@ -29,10 +30,10 @@ class HadamardTransformConformance {
 
     /** The matrix by its recursion: of twice the size, four of the half, the last one negated; a quarter each. */
     private static RealMatrix matrix(int randomSignMask) {
-        RealMatrix matrix = MatrixUtils.createRealMatrix(new double[][] {{0.25}});
+        RealMatrix matrix = new BlockRealMatrix(new double[][] {{0.25}});
         while (matrix.getRowDimension() < SIZE) {
             int half = matrix.getRowDimension();
-            RealMatrix doubled = MatrixUtils.createRealMatrix(2 * half, 2 * half);
+            RealMatrix doubled = new BlockRealMatrix(2 * half, 2 * half);
             doubled.setSubMatrix(matrix.getData(), 0, 0);
             doubled.setSubMatrix(matrix.getData(), 0, half);
             doubled.setSubMatrix(matrix.getData(), half, 0);
@@ -48,7 +49,7 @@ class HadamardTransformConformance {
 
     private static RealMatrix transformed(RealMatrix x, int randomSignMask) {
         RealMatrix matrix = matrix(randomSignMask);
-        RealMatrix y = MatrixUtils.createRealMatrix(x.getColumnDimension(), x.getRowDimension());
+        RealMatrix y = new BlockRealMatrix(x.getColumnDimension(), x.getRowDimension());
         for (int row = 0; row < x.getRowDimension(); row += SIZE) {
             RealMatrix rows = x.getSubMatrix(row, row + SIZE - 1, 0, x.getColumnDimension() - 1);
             y.setSubMatrix(rows.transpose().multiply(matrix).getData(), 0, row);

@@ -6,7 +6,7 @@ import dev.chagres.layer.AttentionConfig;
 import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.QkvLayout;
 import java.util.List;
-import org.apache.commons.math3.linear.MatrixUtils;
+import org.apache.commons.math3.linear.BlockRealMatrix;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.apache.commons.math3.util.FastMath;
 
@@ -103,8 +103,8 @@ public final class AttentionWitness {
         q = query;
         k = key;
         v = value;
-        o = MatrixUtils.createRealMatrix(q.getRowDimension(), heads * (v.getColumnDimension() / keyHeads));
-        logSumExp = MatrixUtils.createRealMatrix(q.getRowDimension(), heads).scalarAdd(Double.NEGATIVE_INFINITY);
+        o = new BlockRealMatrix(q.getRowDimension(), heads * (v.getColumnDimension() / keyHeads));
+        logSumExp = new BlockRealMatrix(q.getRowDimension(), heads).scalarAdd(Double.NEGATIVE_INFINITY);
         forEachHead((sequence, head) -> {
             RealMatrix weights = weights(sequence, head);
             add(weights.multiply(value(v, sequence, head)), o, queries.get(sequence), head, heads);
@@ -114,11 +114,11 @@ public final class AttentionWitness {
 
     /** Computes the gradients of the last forward pass. */
     public void backward(RealMatrix dO) {
-        dq = MatrixUtils.createRealMatrix(q.getRowDimension(), q.getColumnDimension());
-        dk = MatrixUtils.createRealMatrix(k.getRowDimension(), k.getColumnDimension());
-        dv = MatrixUtils.createRealMatrix(v.getRowDimension(), v.getColumnDimension());
-        querySummands = MatrixUtils.createRealMatrix(q.getRowDimension(), q.getColumnDimension());
-        keySummands = MatrixUtils.createRealMatrix(k.getRowDimension(), k.getColumnDimension());
+        dq = new BlockRealMatrix(q.getRowDimension(), q.getColumnDimension());
+        dk = new BlockRealMatrix(k.getRowDimension(), k.getColumnDimension());
+        dv = new BlockRealMatrix(v.getRowDimension(), v.getColumnDimension());
+        querySummands = new BlockRealMatrix(q.getRowDimension(), q.getColumnDimension());
+        keySummands = new BlockRealMatrix(k.getRowDimension(), k.getColumnDimension());
         scores.beginGradients(heads);
         forEachHead((sequence, head) -> {
             int[] keyRows = keys.get(sequence);
@@ -126,7 +126,7 @@ public final class AttentionWitness {
             RealMatrix gradient = query(dO, sequence, head);
             add(kept.transpose().multiply(gradient), dv, keyRows, keyHead(head), keyHeads);
             RealMatrix dkept = gradient.multiply(value(v, sequence, head).transpose());
-            RealMatrix summands = MatrixUtils.createRealMatrix(dkept.getRowDimension(), dkept.getColumnDimension());
+            RealMatrix summands = new BlockRealMatrix(dkept.getRowDimension(), dkept.getColumnDimension());
             RealMatrix dproducts = productGradient(sequence, head, kept, dkept, summands);
             RealMatrix sizes = Rows.map(query(q, sequence, head), Math::abs);
             RealMatrix keySizes = Rows.map(value(k, sequence, head), Math::abs);
@@ -140,7 +140,7 @@ public final class AttentionWitness {
     /** Returns the gradient of q k^T; that of the scores is p (keep * dkept - sum over keys of kept * dkept). */
     private RealMatrix productGradient(int sequence, int head, RealMatrix kept, RealMatrix dkept, RealMatrix summands) {
         RealMatrix probabilities = probabilities(sequence, head);
-        RealMatrix gradient = MatrixUtils.createRealMatrix(kept.getRowDimension(), kept.getColumnDimension());
+        RealMatrix gradient = new BlockRealMatrix(kept.getRowDimension(), kept.getColumnDimension());
         for (int i = 0; i < kept.getRowDimension(); i++) {
             double sum = kept.getRowVector(i).dotProduct(dkept.getRowVector(i));
             double other = 1;

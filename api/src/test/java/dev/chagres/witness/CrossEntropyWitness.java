@@ -1,7 +1,7 @@
 package dev.chagres.witness;
 
 import java.util.Arrays;
-import org.apache.commons.math3.linear.MatrixUtils;
+import org.apache.commons.math3.linear.BlockRealMatrix;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.apache.commons.math3.util.FastMath;
 
@@ -97,7 +97,7 @@ public final class CrossEntropyWitness {
 
     /** Returns {@code factors[t] * dl[t]/dlogits[t]}. */
     public RealMatrix gradient(double[] factors) {
-        RealMatrix gradient = MatrixUtils.createRealMatrix(labels.length, logits.getColumnDimension());
+        RealMatrix gradient = new BlockRealMatrix(labels.length, logits.getColumnDimension());
         for (int token = 0; token < labels.length; token++) {
             for (int c = 0; c < classes && isCounted(token); c++) {
                 double softmax = FastMath.exp(logits.getEntry(token, c) - logSumExp[token]);

@@ -2,7 +2,7 @@ package dev.chagres.witness;
 
 import dev.chagres.layer.NormConfig;
 import dev.chagres.layer.QkNorm;
-import org.apache.commons.math3.linear.MatrixUtils;
+import org.apache.commons.math3.linear.BlockRealMatrix;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.jspecify.annotations.Nullable;
 
@@ -67,7 +67,7 @@ final class HeadNormWitness {
     /** Returns the same entries, row by row, in rows of {@code columns}. */
     private static RealMatrix shaped(RealMatrix from, int columns) {
         int old = from.getColumnDimension();
-        RealMatrix to = MatrixUtils.createRealMatrix(from.getRowDimension() * old / columns, columns);
+        RealMatrix to = new BlockRealMatrix(from.getRowDimension() * old / columns, columns);
         for (int i = 0; i < from.getRowDimension() * old; i++) {
             to.setEntry(i / columns, i % columns, from.getEntry(i / old, i % old));
         }

@@ -2,7 +2,7 @@ package dev.chagres.witness;
 
 import dev.chagres.layer.NormConfig;
 import dev.chagres.te.Normalization.Gamma;
-import org.apache.commons.math3.linear.MatrixUtils;
+import org.apache.commons.math3.linear.BlockRealMatrix;
 import org.apache.commons.math3.linear.RealMatrix;
 
 /**
@@ -30,8 +30,8 @@ public final class NormWitness {
         int columns = x.getColumnDimension();
         mean = new double[rows];
         inverse = new double[rows];
-        normed = MatrixUtils.createRealMatrix(rows, columns);
-        RealMatrix y = MatrixUtils.createRealMatrix(rows, columns);
+        normed = new BlockRealMatrix(rows, columns);
+        RealMatrix y = new BlockRealMatrix(rows, columns);
         double[] weight = factors();
         double[] bias = hasBias() ? weights.vector(prefix + "bias") : new double[columns];
         for (int row = 0; row < rows; row++) {
@@ -60,7 +60,7 @@ public final class NormWitness {
             weights.putGradient(prefix + "bias", Rows.sum(dy));
         }
         double[] weight = factors();
-        RealMatrix dx = MatrixUtils.createRealMatrix(rows, columns);
+        RealMatrix dx = new BlockRealMatrix(rows, columns);
         for (int row = 0; row < rows; row++) {
             double[] dhat = new double[columns];
             double[] product = new double[columns];

@@ -3,7 +3,7 @@ package dev.chagres.witness;
 import dev.chagres.DType;
 import dev.chagres.te.QuantizationConfig;
 import dev.chagres.te.QuantizationConfig.Scales;
-import org.apache.commons.math3.linear.MatrixUtils;
+import org.apache.commons.math3.linear.BlockRealMatrix;
 import org.apache.commons.math3.linear.RealMatrix;
 
 /** What eight-bit products see of a matrix: {@code round(x scale) / scale}, with one scale or one for each block. */
@@ -36,7 +36,7 @@ public final class QuantizedMatrixWitness {
     /** Returns what is seen of {@code x} under one scale. */
     public static RealMatrix seen(RealMatrix x, DType type, double scale) {
         double inverse = 1 / (float) scale;
-        RealMatrix seen = MatrixUtils.createRealMatrix(x.getRowDimension(), x.getColumnDimension());
+        RealMatrix seen = new BlockRealMatrix(x.getRowDimension(), x.getColumnDimension());
         for (int row = 0; row < x.getRowDimension(); row++) {
             for (int column = 0; column < x.getColumnDimension(); column++) {
                 seen.setEntry(

@@ -2,10 +2,13 @@ package dev.chagres.witness;
 
 import java.util.function.DoubleBinaryOperator;
 import java.util.function.DoubleUnaryOperator;
-import org.apache.commons.math3.linear.MatrixUtils;
+import org.apache.commons.math3.linear.BlockRealMatrix;
 import org.apache.commons.math3.linear.RealMatrix;
 
-/** Element by element, row by row and column by column, for what {@link RealMatrix} lacks. */
+/**
+ * Element by element, row by row and column by column, for what {@link RealMatrix} lacks. Witnesses make {@link BlockRealMatrix}es: products of
+ * others call a method for each element of each sum.
+ */
 final class Rows {
     private Rows() {}
 
@@ -14,7 +17,7 @@ final class Rows {
     }
 
     static RealMatrix combine(RealMatrix x, RealMatrix y, DoubleBinaryOperator function) {
-        RealMatrix z = MatrixUtils.createRealMatrix(x.getRowDimension(), x.getColumnDimension());
+        RealMatrix z = new BlockRealMatrix(x.getRowDimension(), x.getColumnDimension());
         for (int row = 0; row < x.getRowDimension(); row++) {
             for (int column = 0; column < x.getColumnDimension(); column++) {
                 z.setEntry(row, column, function.applyAsDouble(x.getEntry(row, column), y.getEntry(row, column)));
@@ -44,7 +47,7 @@ final class Rows {
         for (RealMatrix part : parts) {
             columns += part.getColumnDimension();
         }
-        RealMatrix joined = MatrixUtils.createRealMatrix(parts[0].getRowDimension(), columns);
+        RealMatrix joined = new BlockRealMatrix(parts[0].getRowDimension(), columns);
         int first = 0;
         for (RealMatrix part : parts) {
             joined.setSubMatrix(part.getData(), 0, first);

@@ -12,6 +12,7 @@ import java.util.Arrays;
 import java.util.SplittableRandom;
 import java.util.function.DoubleSupplier;
 import java.util.function.UnaryOperator;
+import org.apache.commons.math3.linear.BlockRealMatrix;
 import org.apache.commons.math3.linear.MatrixUtils;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.junit.jupiter.api.Tag;
@@ -106,7 +107,7 @@ class ScoreWitnessTest {
     }
 
     private RealMatrix normal(int rows, int columns) {
-        return Rows.map(MatrixUtils.createRealMatrix(rows, columns), zero -> random.nextGaussian());
+        return Rows.map(new BlockRealMatrix(rows, columns), zero -> random.nextGaussian());
     }
 
     private static double weighted(RealMatrix y, RealMatrix dy) {

@@ -15,7 +15,7 @@ import dev.chagres.pass.SharedInput;
 import java.util.List;
 import java.util.Random;
 import java.util.stream.IntStream;
-import org.apache.commons.math3.linear.MatrixUtils;
+import org.apache.commons.math3.linear.BlockRealMatrix;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -48,7 +48,7 @@ class TransformerLayerWitnessTest {
     }
 
     private RealMatrix normal(long rows, long columns) {
-        return Rows.map(MatrixUtils.createRealMatrix((int) rows, (int) columns), zero -> random.nextGaussian());
+        return Rows.map(new BlockRealMatrix((int) rows, (int) columns), zero -> random.nextGaussian());
     }
 
     private static List<Parameter> parameters(TransformerLayerConfig config) {

@@ -13,7 +13,7 @@ import dev.chagres.te.Activation;
 import java.util.List;
 import java.util.SplittableRandom;
 import java.util.function.UnaryOperator;
-import org.apache.commons.math3.linear.MatrixUtils;
+import org.apache.commons.math3.linear.BlockRealMatrix;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.apache.commons.math3.special.Erf;
 import org.junit.jupiter.api.Tag;
@@ -48,7 +48,7 @@ class WitnessTest {
     }
 
     private RealMatrix normal(int rows, int columns) {
-        return Rows.map(MatrixUtils.createRealMatrix(rows, columns), zero -> random.nextGaussian());
+        return Rows.map(new BlockRealMatrix(rows, columns), zero -> random.nextGaussian());
     }
 
     private Weights draw(Object... namesAndSizes) {
