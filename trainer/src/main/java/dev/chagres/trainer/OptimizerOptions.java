@@ -137,41 +137,19 @@ final class OptimizerOptions {
     }
 
     /**
-     * Checks what activations are left to be offloaded.
-     *
-     * @throws IllegalArgumentException when layers keep more than their input
-     */
-    void check(Esm2Recomputation recomputation) {
-        if (offload.contains(Offload.ACTIVATIONS) && recomputation != Esm2Recomputation.LAYERS) {
-            throw new IllegalArgumentException(
-                    "--offload: expected --recompute layers beside activations, for other layers keep more than their inputs,"
-                            + " got " + OptionWords.word(recomputation));
-        }
-        if (offloadedLayers != null && !offload.contains(Offload.ACTIVATIONS)) {
-            throw new IllegalArgumentException("--offload-layers: expected --offload activations beside it, got none");
-        }
-        if (offloadedLayers != null) {
-            TrainOptions.requireAtLeast("--offload-layers", offloadedLayers, 1);
-        }
-    }
-
-    /**
      * Checks what does not depend on the platform.
      *
+     * @param recomputation that of the layers, which says what they keep
      * @throws IllegalArgumentException when an option has no usable value; the text names it
      */
-    void check() {
+    void check(Esm2Recomputation recomputation) {
+        checkOffload(recomputation);
         if (ema != null && !(ema > 0 && ema < 1)) {
             throw new IllegalArgumentException("--ema: expected a number above 0 and below 1, got " + ema);
         }
         if (ema != null && optimizer == Choice.SCHEDULE_FREE) {
             throw new IllegalArgumentException(
                     "--ema: expected an optimizer that keeps no average of its own, got schedule-free");
-        }
-        if (offload.contains(Offload.OPTIMIZER) && optimizer != Choice.ADAMW) {
-            throw new IllegalArgumentException(
-                    "--offload: expected --optimizer adamw beside optimizer, whose moments and masters are streamed, got "
-                            + optimizer);
         }
         if (weightDecay != null && !(weightDecay >= 0 && weightDecay < Float.POSITIVE_INFINITY)) {
             throw new IllegalArgumentException("--weight-decay: expected a number of at least 0, got " + weightDecay);
@@ -188,6 +166,26 @@ final class OptimizerOptions {
         if (nesterov && momentum != null && momentum == 0) {
             throw new IllegalArgumentException("--nesterov: expected --momentum above 0, got 0");
         }
+    }
+
+    private void checkOffload(Esm2Recomputation recomputation) {
+        if (offload.contains(Offload.OPTIMIZER) && optimizer != Choice.ADAMW) {
+            throw new IllegalArgumentException(
+                    "--offload: expected --optimizer adamw beside optimizer, whose moments and masters are streamed, got "
+                            + optimizer);
+        }
+        if (offload.contains(Offload.ACTIVATIONS) && recomputation != Esm2Recomputation.LAYERS) {
+            throw new IllegalArgumentException(
+                    "--offload: expected --recompute layers beside activations, for other layers keep more than their inputs,"
+                            + " got " + OptionWords.word(recomputation));
+        }
+        if (offloadedLayers == null) {
+            return;
+        }
+        if (!offload.contains(Offload.ACTIVATIONS)) {
+            throw new IllegalArgumentException("--offload-layers: expected --offload activations beside it, got none");
+        }
+        TrainOptions.requireAtLeast("--offload-layers", offloadedLayers, 1);
     }
 
     /** Returns the settings. */

@@ -236,7 +236,6 @@ final class TrainOptions {
         batches.check(ranks);
         margins.check();
         profile.check();
-        updates.check();
         updates.check(recomputation);
         if (graph == GraphChoice.ON && !ranks.layout().isCapturable()) {
             throw new IllegalArgumentException(
