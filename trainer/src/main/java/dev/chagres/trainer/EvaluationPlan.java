@@ -155,6 +155,7 @@ record EvaluationPlan(
          */
         void check() {
             FileChecks.requireName("--eval-fasta", fasta);
+            texts.forEach(file -> FileChecks.requireName("--eval-text", file));
             FileChecks.requireName("--tensorboard", tensorBoard);
             if (fasta != null && fraction != null) {
                 throw new IllegalArgumentException(

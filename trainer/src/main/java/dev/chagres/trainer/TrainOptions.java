@@ -23,9 +23,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
-import java.util.Optional;
 import java.util.stream.Collectors;
-import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Mixin;
 import picocli.CommandLine.Option;
@@ -263,15 +261,10 @@ final class TrainOptions {
         fasta.check();
         checkTexts();
         FileChecks.requireName("--report", report);
-        FileChecks.requireName("--plot", plot);
         FileChecks.requirePicture("--plot", plot);
-        fasta.requireOthers("--report", report);
-        fasta.requireOthers("--plot", plot);
-        FileChecks.requireDifferent("--plot", plot, "--report", report);
-        FileChecks.requireOtherPart("--plot", plot, "--report", report);
-        FileChecks.requireOtherPart("--report", report, "--plot", plot);
-        checkSaving();
-        checkEvaluation();
+        saving.check();
+        evaluation.check();
+        checkFiles();
         batches.checkContext();
         checkStatistics();
         if (ranks.count() == 1) { // Of several, plan(…) first looks whether they have devices.
@@ -304,45 +297,38 @@ final class TrainOptions {
                             + " beside --text, got "
                             + (form != null ? form.toString() : model == null ? "none" : ForeignText.plain(model)));
         }
-        List<Path> all = new ArrayList<>(texts);
-        all.addAll(evaluation.texts());
-        for (Path file : all) {
-            FileChecks.requireName("--text", file);
-            for (var other : Stream.of(
-                            Map.entry("--report", Optional.ofNullable(report)),
-                            Map.entry("--plot", Optional.ofNullable(plot)),
-                            Map.entry("--save", Optional.ofNullable(saving.save())))
-                    .toList()) {
-                FileChecks.requireDifferent(other.getKey(), other.getValue().orElse(null), "--text", file);
-                FileChecks.requireOtherPart(other.getKey(), other.getValue().orElse(null), "--text", file);
+        texts.forEach(file -> FileChecks.requireName("--text", file));
+    }
+
+    /** A file that an option names; null for none. */
+    private record Named(String option, @Nullable Path file) {}
+
+    /** Refuses to write a file over another one that is written or read, or over the one that this other is until it is whole. */
+    private void checkFiles() {
+        List<Named> written =
+                List.of(new Named("--save", saving.save()), new Named("--plot", plot), new Named("--report", report));
+        List<Named> all = new ArrayList<>(written);
+        all.add(new Named("--eval-fasta", evaluation.fasta()));
+        texts.forEach(file -> all.add(new Named("--text", file)));
+        evaluation.texts().forEach(file -> all.add(new Named("--eval-text", file)));
+        Path resumed = saving.resume();
+        for (int i = 0; i < written.size(); i++) {
+            Named one = written.get(i);
+            fasta.requireOthers(one.option, one.file);
+            for (int j = 0; j < all.size(); j++) {
+                Named other = all.get(j);
+                if (j > i) {
+                    FileChecks.requireDifferent(one.option, one.file, other.option, other.file);
+                }
+                if (j != i) {
+                    FileChecks.requireOtherPart(one.option, one.file, other.option, other.file);
+                }
             }
+            if (i > 0) { // A run may go on from the file that it saves to.
+                FileChecks.requireDifferent(one.option, one.file, "--resume", resumed);
+            }
+            FileChecks.requireOtherPart(one.option, one.file, "--resume", resumed);
         }
-    }
-
-    private void checkSaving() {
-        saving.check();
-        fasta.requireOthers("--save", saving.save());
-        FileChecks.requireDifferent("--save", saving.save(), "--report", report);
-        FileChecks.requireDifferent("--save", saving.save(), "--plot", plot);
-        FileChecks.requireDifferent("--report", report, "--resume", saving.resume());
-        FileChecks.requireDifferent("--plot", plot, "--resume", saving.resume());
-        FileChecks.requireOtherPart("--save", saving.save(), "--report", report);
-        FileChecks.requireOtherPart("--save", saving.save(), "--plot", plot);
-        FileChecks.requireOtherPart("--save", saving.save(), "--resume", saving.resume());
-        FileChecks.requireOtherPart("--report", report, "--save", saving.save());
-        FileChecks.requireOtherPart("--plot", plot, "--save", saving.save());
-        FileChecks.requireOtherPart("--report", report, "--resume", saving.resume());
-        FileChecks.requireOtherPart("--plot", plot, "--resume", saving.resume());
-    }
-
-    private void checkEvaluation() {
-        evaluation.check();
-        FileChecks.requireDifferent("--report", report, "--eval-fasta", evaluation.fasta());
-        FileChecks.requireDifferent("--plot", plot, "--eval-fasta", evaluation.fasta());
-        FileChecks.requireDifferent("--save", saving.save(), "--eval-fasta", evaluation.fasta());
-        FileChecks.requireOtherPart("--report", report, "--eval-fasta", evaluation.fasta());
-        FileChecks.requireOtherPart("--plot", plot, "--eval-fasta", evaluation.fasta());
-        FileChecks.requireOtherPart("--save", saving.save(), "--eval-fasta", evaluation.fasta());
     }
 
     private void checkStatistics() {
