@@ -94,7 +94,7 @@ record SavedRun(
         if (!average.isEmpty()) {
             texts.put(AVERAGE, average);
         }
-        texts.putAll(SavedSchedule.description(plan.schedule()));
+        texts.putAll(ScheduleOptions.description(plan.schedule()));
         return texts;
     }
 

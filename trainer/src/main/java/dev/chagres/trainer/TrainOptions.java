@@ -9,7 +9,6 @@ import dev.chagres.models.huggingface.DecoderCheckpoint;
 import dev.chagres.models.text.TextConfig;
 import dev.chagres.models.text.TextSource;
 import dev.chagres.ops.ProductPlan;
-import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.trainer.SavingPlan.Recipes;
 import dev.chagres.trainer.TrainingPlan.Start;
 import dev.chagres.trainer.command.FastaOptions;
@@ -19,10 +18,8 @@ import java.io.File;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.HashMap;
 import java.util.List;
 import java.util.Locale;
-import java.util.Map;
 import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Mixin;
@@ -33,7 +30,6 @@ final class TrainOptions {
     private static final int GPU_TOKENS = 16_384;
     private static final int CPU_TOKENS = 2_048;
     private static final int DEFAULT_STEPS = 200;
-    private static final float LAST_RATE = 0.1f;
 
     /** Values of {@code --graph}. */
     enum GraphChoice {
@@ -159,26 +155,8 @@ final class TrainOptions {
                             + " (default: 0, none)")
     private int fp8Statistics;
 
-    @Option(
-            names = "--learning-rate",
-            paramLabel = "RATE",
-            description = "highest learning rate (default: 4e-4, tiny: 4e-3, --text: 2e-5)")
-    private @Nullable Float learningRate;
-
-    @Option(
-            names = "--warm-up-steps",
-            paramLabel = "N",
-            description = "steps over which the rate rises to its highest (default: a tenth of the steps)")
-    private @Nullable Integer warmUpSteps;
-
-    @Option(
-            names = "--decay",
-            converter = OptionWords.OfDecay.class,
-            paramLabel = "constant|linear|cosine",
-            description =
-                    "how the rate falls from then on, linear and cosine to a tenth (default: linear, schedule-free:"
-                            + " constant)")
-    private LearningRateSchedule.@Nullable Decay decay;
+    @Mixin
+    private final ScheduleOptions schedule = new ScheduleOptions();
 
     @Option(
             names = "--seed",
@@ -251,13 +229,7 @@ final class TrainOptions {
                     + " -Dchagres.collective.calls=non-blocking, for collectives whose calls are polled are not captured,"
                     + " got on");
         }
-        if (learningRate != null && !(learningRate > 0 && learningRate < Float.POSITIVE_INFINITY)) {
-            throw new IllegalArgumentException("--learning-rate: expected a positive number, got " + learningRate);
-        }
-        if (warmUpSteps != null && (warmUpSteps < 0 || warmUpSteps > steps)) {
-            throw new IllegalArgumentException(
-                    "--warm-up-steps: expected 0 to " + steps + ", the number of steps, got " + warmUpSteps);
-        }
+        schedule.check(steps);
         fasta.check();
         checkTexts();
         FileChecks.requireName("--report", report);
@@ -376,11 +348,7 @@ final class TrainOptions {
         ranks.layout().requireStages(ranks.sharingOption(), start, fp8Statistics);
         ranks.requireLayout(batches.layout());
         TrainingRecipe precision = recipe != null ? recipe : gpu ? TrainingRecipe.BF16 : TrainingRecipe.FP32;
-        float peak = learningRate != null
-                ? learningRate
-                : updates.rate(ofText ? 2e-5f : start.name().equals(Esm2Size.TINY.label()) ? 4e-3f : 4e-4f);
-        int warmUp = warmUpSteps != null ? warmUpSteps : steps / 10;
-        LearningRateSchedule.Decay falls = decay != null ? decay : updates.decay();
+        float usualRate = ofText ? 2e-5f : start.name().equals(Esm2Size.TINY.label()) ? 4e-3f : 4e-4f;
         BatchShape shape = batches.shape(gpu ? GPU_TOKENS : CPU_TOKENS, ranks);
         ModelSetup.Steps enqueuing = steps(gpu);
         TrainingData data;
@@ -414,10 +382,10 @@ final class TrainOptions {
                 enqueuing,
                 fp8Statistics,
                 steps,
-                new LearningRateSchedule(peak, warmUp, steps, falls, LAST_RATE),
+                schedule.of(steps, updates.rate(usualRate), updates.decay()),
                 updates.config(),
                 seed,
-                saving.plan(recipe != null ? Recipes.SAME_WEIGHTS : Recipes.SAME, scheduleDefaults()),
+                saving.plan(recipe != null ? Recipes.SAME_WEIGHTS : Recipes.SAME, schedule.defaults()),
                 ranks.isSilent() ? null : report,
                 ranks.isSilent() ? null : plot,
                 ranks.isSilent() ? evaluated.silent() : evaluated,
@@ -448,21 +416,6 @@ final class TrainOptions {
                     "--form: expected none beside --model FOLDER, whose form it is, got " + form);
         }
         return Start.of(Path.of(name));
-    }
-
-    /** Returns the options of the learning rate that were not given, and where their values come from. */
-    private Map<String, String> scheduleDefaults() {
-        Map<String, String> defaults = new HashMap<>();
-        if (learningRate == null) {
-            defaults.put(SavedSchedule.RATE, "the default");
-        }
-        if (warmUpSteps == null) {
-            defaults.put(SavedSchedule.WARM_UP, "the default, a tenth of --steps");
-        }
-        if (decay == null) {
-            defaults.put(SavedSchedule.DECAY, "the default");
-        }
-        return defaults;
     }
 
     /** Returns whether this process is one of several ranks, and another one tells of the run. */

@@ -175,7 +175,7 @@ final class TrainingSession {
                     + ForeignText.plain(String.valueOf(plan.saving().resumed())) + " was saved with --recipe "
                     + ForeignText.plain(before.otherSums()) + ", so products sum otherwise from here on");
         }
-        String otherRates = SavedSchedule.difference(plan, before);
+        String otherRates = ScheduleOptions.difference(plan, before);
         if (otherRates != null) {
             err.println("train: " + ForeignText.lines(otherRates));
         }
