@@ -2,12 +2,9 @@ package dev.chagres.trainer;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
-import dev.chagres.Event;
 import dev.chagres.MemoryUse;
-import dev.chagres.Scope;
 import dev.chagres.Shape;
 import dev.chagres.Stream;
-import dev.chagres.Tensor;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.BatchShape;
 import dev.chagres.batch.DataPosition;
@@ -18,21 +15,16 @@ import dev.chagres.batch.StepReadback;
 import dev.chagres.batch.StepResult;
 import dev.chagres.batch.TrainedModel;
 import dev.chagres.batch.UploadRing;
-import dev.chagres.bindings.Provider;
 import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.checkpoint.PendingCheckpoint;
 import dev.chagres.checkpoint.RunState;
 import dev.chagres.estimate.FlopCount;
-import dev.chagres.estimate.KernelTimes;
 import dev.chagres.estimate.KernelTrace;
 import dev.chagres.estimate.Lengths;
-import dev.chagres.estimate.PassTrace;
 import dev.chagres.io.ModelFiles;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.launch.Rank;
-import dev.chagres.ops.MatrixProduct;
-import dev.chagres.ops.ProductPlan;
 import dev.chagres.ops.Range;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
@@ -43,23 +35,17 @@ import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.pass.Pass;
-import dev.chagres.pass.PassProfile;
 import dev.chagres.recipe.AmaxRecording;
 import dev.chagres.recipe.CastStatistics;
 import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
-import dev.chagres.te.Gemm.Transpose;
-import dev.chagres.te.Output;
-import java.io.IOException;
-import java.io.OutputStream;
 import java.nio.file.Path;
 import java.util.ArrayDeque;
 import java.util.Deque;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
-import java.util.SplittableRandom;
 import java.util.function.BooleanSupplier;
 import java.util.function.Consumer;
 import java.util.function.Function;
@@ -80,14 +66,6 @@ import org.jspecify.annotations.Nullable;
 final class ModelTraining implements Training {
     /** One step whose result is unread, one under way, one whose batch is being uploaded. */
     private static final int UPLOADS = 3;
-    /** Rows and columns of the product that tells what a GPU can reach, and the CPU. */
-    private static final int LARGE = 8192;
-
-    private static final int SMALL = 512;
-    /** Pieces in which it is filled, and how often it is timed. */
-    private static final int PIECES = 32;
-
-    private static final int TIMED = 10;
     /** Steps whose results may be unread at a time. */
     static final int UNREAD = 2;
 
@@ -234,7 +212,8 @@ final class ModelTraining implements Training {
         return model;
     }
 
-    private List<Pass> passes() {
+    /** Returns those that carry micro-batches through the layers. */
+    List<Pass> passes() {
         PipelineGradients pipeline = ranks.pipeline();
         return pipeline == null ? List.of(pass) : pipeline.passes();
     }
@@ -312,98 +291,6 @@ final class ModelTraining implements Training {
             present.close();
         }
         device.synchronize();
-    }
-
-    /** Makes steps whose layers are measured, behind two that are not, then as many whose kernels are; {@code trace} receives their calls. */
-    StepEstimate.Profiled profiled(Batch batch, Lengths lengths, int steps, OutputStream trace) throws IOException {
-        millisOf(batch, 2);
-        try (var profile = new PassProfile(device);
-                var calls = new PassTrace(device);
-                var count = FlopCount.of(lengths, passes())) {
-            for (Pass one : passes()) {
-                one.observe(profile);
-                one.observe(calls);
-            }
-            double millis = millisOf(batch, steps);
-            for (Pass one : passes()) {
-                one.forget(profile);
-                one.forget(calls);
-            }
-            FlopCount.Flops all = count.flops();
-            var ofStep =
-                    new FlopCount.Flops(all.forward() / steps, all.backward() / steps, all.recomputation() / steps);
-            KernelTimes kernels = kernels(batch, steps);
-            if (kernels.source() == KernelTrace.Source.CUPTI) {
-                kernels.write(trace);
-            } else {
-                calls.write(trace);
-            }
-            return new StepEstimate.Profiled(
-                    profile.rows(),
-                    count.rates(profile, steps),
-                    ofStep,
-                    millis / steps,
-                    steps,
-                    bestTeraflops(),
-                    device.peakMemoryUse(),
-                    kernels);
-        }
-    }
-
-    private KernelTimes kernels(Batch batch, int steps) {
-        try (KernelTrace kernels = KernelTrace.begin()) {
-            beginRecording(kernels);
-            try {
-                millisOf(batch, steps);
-            } finally {
-                endRecording();
-            }
-            return kernels.end();
-        }
-    }
-
-    private double millisOf(Batch batch, int steps) {
-        var result = new StepResult();
-        double millis = 0;
-        for (int step = 0; step < steps; step++) {
-            upload(batch);
-            step(1e-6f);
-            result(result);
-            millis += result.millis();
-        }
-        return millis;
-    }
-
-    /** Measures a large product of normal numbers in the model's type: GPUs multiply zeros faster. */
-    private double bestTeraflops() {
-        int size = device.provider() == Provider.CUDA ? LARGE : SMALL;
-        int rows = size / PIECES;
-        var random = new SplittableRandom(1);
-        float[] numbers = new float[rows * size];
-        for (int i = 0; i < numbers.length; i++) {
-            numbers[i] = (float) random.nextGaussian();
-        }
-        try (Scope scope = device.openScope();
-                Event begin = device.openEvent();
-                Event end = device.openEvent()) {
-            Tensor piece = scope.tensor(dtype, rows, size);
-            piece.set(stream, numbers);
-            Tensor a = scope.tensor(dtype, size, size);
-            for (int i = 0; i < PIECES; i++) {
-                scope.view(a, (long) i * rows * size, rows, size).copyFrom(stream, piece);
-            }
-            Tensor d = scope.like(a);
-            var product = MatrixProduct.of(Transpose.NO, Transpose.YES, ProductPlan.MEASURED);
-            for (int i = 0; i < 2 * TIMED; i++) {
-                if (i == TIMED) {
-                    begin.record(stream);
-                }
-                product.product(a, a, d, Output.OVERWRITE, stream);
-            }
-            end.record(stream);
-            end.synchronize();
-            return 2.0 * size * size * size * TIMED / end.millisSince(begin) / 1e9;
-        }
     }
 
     @Override

@@ -11,8 +11,11 @@ import dev.chagres.estimate.DryRun;
 import dev.chagres.estimate.FlopCount;
 import dev.chagres.estimate.FlopCount.Flops;
 import dev.chagres.estimate.KernelTimes;
+import dev.chagres.estimate.KernelTrace;
 import dev.chagres.estimate.Lengths;
+import dev.chagres.estimate.PassTrace;
 import dev.chagres.nccl.Operation;
+import dev.chagres.pass.Pass;
 import dev.chagres.pass.PassProfile;
 import java.io.IOException;
 import java.io.OutputStream;
@@ -22,6 +25,7 @@ import java.util.EnumMap;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
+import java.util.function.BiFunction;
 
 /**
  * What a step takes, before anything is allocated or computed: {@link Trainer#estimate}.
@@ -61,26 +65,36 @@ public record StepEstimate(
 
     /** Runs a full batch on devices that count: the first step asks for memory, the second is captured where steps are, the third replays. */
     static StepEstimate of(ModelSetup setup) {
-        return DryRun.call(() -> {
-            if (setup.layout().count() > 1) {
-                try (var training = new RankedTraining(setup, "estimate", Wording.CALLS, () -> false)) {
-                    return counted(training, setup);
-                }
+        return DryRun.call(() -> training(setup, "estimate", StepEstimate::counted));
+    }
+
+    /** Returns what {@code question} says of the model on its ranks. */
+    private static <T> T training(ModelSetup setup, String purpose, BiFunction<Training, ModelSetup, T> question) {
+        if (setup.layout().count() > 1) {
+            try (var training = new RankedTraining(setup, purpose, Wording.CALLS, () -> false)) {
+                return question.apply(training, setup);
             }
-            try (Device device = Device.open();
-                    ModelTraining training = ModelTraining.of(device, setup)) {
-                return counted(training, setup);
-            }
-        });
+        }
+        try (Device device = Device.open();
+                var training = ModelTraining.of(device, setup)) {
+            return question.apply(training, setup);
+        }
+    }
+
+    private static Batch fullBatch(ModelSetup setup) {
+        Batch batch = new Batch(setup.shape());
+        new SequencePacker(setup.shape(), new FullSequences(setup.shape())).fill(batch);
+        return batch;
+    }
+
+    private static Lengths lengths(ModelSetup setup) {
+        return Lengths.ofTokens(
+                setup.shape().tokensPerMicroBatch(), setup.shape().context());
     }
 
     private static StepEstimate counted(Training training, ModelSetup setup) {
-        Lengths lengths = Lengths.ofTokens(
-                setup.shape().tokensPerMicroBatch(), setup.shape().context());
-        Batch batch = new Batch(setup.shape());
-        var packer = new SequencePacker(setup.shape(), new FullSequences(setup.shape()));
-        packer.fill(batch);
-        List<FlopCount> counts = training.countedStep(batch, lengths);
+        Batch batch = fullBatch(setup);
+        List<FlopCount> counts = training.countedStep(batch, lengths(setup));
         for (int step = 1; step < STEPS; step++) {
             training.upload(batch);
             training.step(0);
@@ -112,40 +126,78 @@ public record StepEstimate(
      * @param steps how many are timed, behind as many that are not
      */
     static Measured measured(ModelSetup setup, int steps) {
-        if (setup.layout().count() > 1) {
-            try (var training = new RankedTraining(setup, "measure", Wording.CALLS, () -> false)) {
-                return measured(training, setup, steps);
-            }
-        }
-        try (Device device = Device.open();
-                ModelTraining training = ModelTraining.of(device, setup)) {
-            return measured(training, setup, steps);
-        }
+        return training(setup, "measure", (training, _) -> {
+            Batch batch = fullBatch(setup);
+            millisOf(training, batch, steps);
+            double millis = millisOf(training, batch, steps);
+            return new Measured(training.memoryUse(), millis / steps, batch.tokens());
+        });
     }
 
-    private static Measured measured(Training training, ModelSetup setup, int steps) {
-        Batch batch = new Batch(setup.shape());
-        new SequencePacker(setup.shape(), new FullSequences(setup.shape())).fill(batch);
+    private static double millisOf(Training training, Batch batch, int steps) {
         var result = new StepResult();
         double millis = 0;
-        for (int step = 0; step < 2 * steps; step++) {
+        for (int step = 0; step < steps; step++) {
             training.upload(batch);
             training.step(1e-6f);
             training.result(result);
-            millis += step < steps ? 0 : result.millis();
+            millis += result.millis();
         }
-        return new Measured(training.memoryUse(), millis / steps, batch.tokens());
+        return millis;
     }
 
-    /** Makes steps with the device of this process, whose layers are measured. */
+    /**
+     * Makes steps with the device of this process: two that are not measured, then as many whose layers are, then as many whose kernels are.
+     *
+     * @param trace receives the calls of layers, or of kernels where they are known
+     */
     static Profiled profiled(ModelSetup setup, int steps, OutputStream trace) throws IOException {
-        Batch batch = new Batch(setup.shape());
-        new SequencePacker(setup.shape(), new FullSequences(setup.shape())).fill(batch);
-        Lengths lengths = Lengths.ofTokens(
-                setup.shape().tokensPerMicroBatch(), setup.shape().context());
+        Batch batch = fullBatch(setup);
         try (Device device = Device.open();
                 ModelTraining training = ModelTraining.of(device, setup)) {
-            return training.profiled(batch, lengths, steps, trace);
+            millisOf(training, batch, 2);
+            try (var profile = new PassProfile(device);
+                    var calls = new PassTrace(device);
+                    var count = FlopCount.of(lengths(setup), training.passes())) {
+                for (Pass one : training.passes()) {
+                    one.observe(profile);
+                    one.observe(calls);
+                }
+                double millis = millisOf(training, batch, steps);
+                for (Pass one : training.passes()) {
+                    one.forget(profile);
+                    one.forget(calls);
+                }
+                Flops all = count.flops();
+                KernelTimes kernels = kernels(training, batch, steps);
+                if (kernels.source() == KernelTrace.Source.CUPTI) {
+                    kernels.write(trace);
+                } else {
+                    calls.write(trace);
+                }
+                return new Profiled(
+                        profile.rows(),
+                        count.rates(profile, steps),
+                        new Flops(all.forward() / steps, all.backward() / steps, all.recomputation() / steps),
+                        millis / steps,
+                        steps,
+                        PeakRate.measuredTeraflops(
+                                device, training.model().parameters().dtype()),
+                        device.peakMemoryUse(),
+                        kernels);
+            }
+        }
+    }
+
+    private static KernelTimes kernels(Training training, Batch batch, int steps) {
+        try (KernelTrace kernels = KernelTrace.begin()) {
+            training.beginRecording(kernels);
+            try {
+                millisOf(training, batch, steps);
+            } finally {
+                training.endRecording();
+            }
+            return kernels.end();
         }
     }
 
