@@ -16,14 +16,11 @@ import dev.chagres.batch.StepResult;
 import dev.chagres.batch.TrainedModel;
 import dev.chagres.batch.UploadRing;
 import dev.chagres.checkpoint.CheckpointFolder;
-import dev.chagres.checkpoint.PendingCheckpoint;
 import dev.chagres.checkpoint.RunState;
 import dev.chagres.estimate.FlopCount;
 import dev.chagres.estimate.KernelTrace;
 import dev.chagres.estimate.Lengths;
-import dev.chagres.io.ModelFiles;
 import dev.chagres.io.RecipeDifferences;
-import dev.chagres.io.SafetensorsException;
 import dev.chagres.launch.Rank;
 import dev.chagres.ops.Range;
 import dev.chagres.optim.AdamW;
@@ -49,7 +46,6 @@ import java.util.Objects;
 import java.util.function.BooleanSupplier;
 import java.util.function.Consumer;
 import java.util.function.Function;
-import java.util.function.Supplier;
 import java.util.stream.LongStream;
 import org.jspecify.annotations.Nullable;
 
@@ -93,10 +89,7 @@ final class ModelTraining implements Training {
 
     private final RankShare ranks;
     private final int evaluatedTogether;
-    /** Null where weights keep their names in checkpoints. */
-    private final @Nullable ModelFiles files;
-    /** Null before the first checkpoint in a folder. */
-    private @Nullable PendingCheckpoint pending;
+    private final TrainingState state;
 
     /** Null before the first evaluation. */
     private @Nullable ModelEvaluation evaluation;
@@ -169,7 +162,6 @@ final class ModelTraining implements Training {
         this.model = model;
         shape = setup.shape();
         peakFlops = PeakRate.flopsPerSecond(device.name(), setup.precision());
-        files = setup.files();
         evaluatedTogether = ranks.hasOwnData()
                 ? 1
                 : setup.layout().dataRanks() * setup.layout().pipelineRanks();
@@ -199,6 +191,7 @@ final class ModelTraining implements Training {
         if (recipe != null) {
             autocast(recipe);
         }
+        state = new TrainingState(ranks, optimizer, quantizers, lossScaler, setup.files());
         if (setup.enqueuing().castStatistics() != 0) {
             measureCasts(setup.enqueuing().castStatistics());
         }
@@ -495,85 +488,51 @@ final class ModelTraining implements Training {
         return ranks.readBytes();
     }
 
-    /** Ranks have taken different sequences where each has batches of its own: a file tells none of them. */
     @Override
     public void save(Path file, DataPosition position, Map<String, String> description) {
-        DataPosition told = ranks.hasOwnData() ? DataPosition.START : position;
-        SavingPlan.SaveEvent.during(file, () -> {
-            state().save(file, told, description);
-            return file;
-        });
+        state.save(file, position, description);
     }
 
     @Override
     public void reserveSaves(CheckpointFolder folder) {
-        state().reserve(folder);
+        state.reserveSaves(folder);
     }
 
     @Override
     public SaveProgress beginSave(
             CheckpointFolder folder, int step, DataPosition position, Map<String, String> description) {
-        DataPosition told = ranks.hasOwnData() ? DataPosition.START : position;
-        return saving(() ->
-                SavingPlan.SaveEvent.during(folder, () -> pending = state().begin(folder, step, told, description)));
-    }
-
-    /** A checkpoint that cannot be written leaves the model as it is. */
-    private static SaveProgress saving(Supplier<PendingCheckpoint> work) {
-        try {
-            return work.get().isOver() ? SaveProgress.PUBLISHED : SaveProgress.UNDER_WAY;
-        } catch (SafetensorsException failure) {
-            return new SaveProgress(true, failure);
-        }
+        return state.beginSave(folder, step, position, description);
     }
 
     @Override
     public boolean isSaving() {
-        PendingCheckpoint present = pending;
-        return present != null && present.isBusy();
+        return state.isSaving();
     }
 
     @Override
     public SaveProgress advanceSave() {
-        PendingCheckpoint present = pending;
-        return present == null
-                ? SaveProgress.PUBLISHED
-                : saving(() -> {
-                    present.advance();
-                    return present;
-                });
+        return state.advanceSave();
     }
 
     @Override
     public void ensureSaves() {
-        state().ensureSaves();
+        state.ensureSaves();
     }
 
     @Override
     public void load(Path file) {
-        state().load(file);
+        state.load(file);
         calibrates = false;
     }
 
     @Override
     public void begin(Consumer<RunState> start) {
-        start.accept(ranks.state(optimizer.parameters()));
+        state.begin(start);
     }
 
     @Override
     public RecipeDifferences loadUnderOtherRecipe(Path file) {
-        return state().loadUnderOtherRecipe(file);
-    }
-
-    private TrainingState state() {
-        RunState state = ranks.state(optimizer.parameters()).optimizer(optimizer);
-        if (quantizers != null) {
-            state = state.with(quantizers);
-        }
-        if (files != null) {
-            state = state.with(files);
-        }
-        return new TrainingState(lossScaler == null ? state : state.with(lossScaler));
+        return state.loadUnderOtherRecipe(file);
     }
 
     @Override
@@ -608,9 +567,7 @@ final class ModelTraining implements Training {
             return;
         }
         closed = true;
-        if (pending != null) {
-            pending.close();
-        }
+        state.close();
         device.synchronize();
         if (captured == null) {
             uploads.close();

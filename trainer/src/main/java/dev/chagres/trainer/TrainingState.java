@@ -4,24 +4,70 @@ import dev.chagres.batch.DataPosition;
 import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.checkpoint.PendingCheckpoint;
 import dev.chagres.checkpoint.RunState;
+import dev.chagres.io.ModelFiles;
 import dev.chagres.io.RecipeDifferences;
+import dev.chagres.io.SafetensorsException;
+import dev.chagres.optim.LossScaler;
+import dev.chagres.optim.Optimizer;
 import dev.chagres.parameter.State;
+import dev.chagres.recipe.Quantizers;
+import dev.chagres.trainer.Training.SaveProgress;
 import java.nio.file.Path;
 import java.util.Map;
+import java.util.function.Consumer;
+import java.util.function.Supplier;
+import org.jspecify.annotations.Nullable;
 
 /**
- * What a run must save to go on with the same bits: weights, what the optimizer, the recipe and the loss scaler keep, and which
- * sequences were taken from the data. Of several ranks each calls the same method, and rank 0 has the file.
+ * What a run must save to go on with the same bits, and the checkpoint of it that is under way: weights, what the optimizer, the recipe and the
+ * loss scaler keep, and which sequences were taken from the data. Of several ranks each calls the same method, and rank 0 has the file. The
+ * methods are those of {@link Training} with the same names.
  *
  * <p>Threading: the device's thread.
  */
-final class TrainingState {
-    private final RunState all;
+final class TrainingState implements AutoCloseable {
+    private final RankShare ranks;
+    private final Optimizer optimizer;
+    /** Null where products are computed in the model's type. */
+    private final @Nullable Quantizers quantizers;
+    /** Null where the loss is not scaled. */
+    private final @Nullable LossScaler lossScaler;
+    /** Null where weights keep their names in checkpoints. */
+    private final @Nullable ModelFiles files;
+    /** Null before the first checkpoint in a folder. */
+    private @Nullable PendingCheckpoint pending;
+
     private DataPosition position = DataPosition.START;
 
-    /** {@code model}: all but the place in the data. */
-    TrainingState(RunState model) {
-        all = model.with(new State.Builder()
+    TrainingState(
+            RankShare ranks,
+            Optimizer optimizer,
+            @Nullable Quantizers quantizers,
+            @Nullable LossScaler lossScaler,
+            @Nullable ModelFiles files) {
+        this.ranks = ranks;
+        this.optimizer = optimizer;
+        this.quantizers = quantizers;
+        this.lossScaler = lossScaler;
+        this.files = files;
+    }
+
+    private RunState weights() {
+        return ranks.state(optimizer.parameters());
+    }
+
+    private RunState all() {
+        RunState state = weights().optimizer(optimizer);
+        if (quantizers != null) {
+            state = state.with(quantizers);
+        }
+        if (files != null) {
+            state = state.with(files);
+        }
+        if (lossScaler != null) {
+            state = state.with(lossScaler);
+        }
+        return state.with(new State.Builder()
                 .number(
                         SavedRun.SEQUENCES,
                         () -> position.next(),
@@ -35,57 +81,75 @@ final class TrainingState {
                 .build());
     }
 
-    /**
-     * Checks that it can be saved.
-     *
-     * @throws IllegalStateException when it cannot
-     */
+    /** Ranks have taken different sequences where each has batches of its own: a file tells none of them. */
+    private RunState at(DataPosition newPosition) {
+        position = ranks.hasOwnData() ? DataPosition.START : newPosition;
+        return all();
+    }
+
     void ensureSaves() {
-        var _ = all.specs();
+        var _ = all().specs();
     }
 
-    /**
-     * Replaces {@code file}, or leaves it.
-     *
-     * @throws dev.chagres.io.SafetensorsException when it cannot be written
-     */
     void save(Path file, DataPosition newPosition, Map<String, String> description) {
-        position = newPosition;
-        all.save(file, description);
+        SavingPlan.SaveEvent.during(file, () -> {
+            at(newPosition).save(file, description);
+            return file;
+        });
     }
 
-    /** Takes the memory that {@link #begin} copies through. */
-    void reserve(CheckpointFolder folder) {
-        all.reserve(folder);
+    void reserveSaves(CheckpointFolder folder) {
+        all().reserve(folder);
     }
 
-    /**
-     * Begins a checkpoint.
-     *
-     * @throws dev.chagres.io.SafetensorsException when it cannot be written
-     */
-    PendingCheckpoint begin(
+    SaveProgress beginSave(
             CheckpointFolder folder, int step, DataPosition newPosition, Map<String, String> description) {
-        position = newPosition;
-        return all.saveInBackground(folder, step, description);
+        return progress(() -> SavingPlan.SaveEvent.during(folder, () -> {
+            PendingCheckpoint begun = at(newPosition).saveInBackground(folder, step, description);
+            pending = begun;
+            return begun;
+        }));
     }
 
-    /**
-     * Loads all of {@code file}, or nothing.
-     *
-     * @throws dev.chagres.io.SafetensorsException when it cannot be read, or does not hold exactly this
-     */
+    /** A checkpoint that cannot be written leaves the model as it is. */
+    private static SaveProgress progress(Supplier<PendingCheckpoint> work) {
+        try {
+            return work.get().isOver() ? SaveProgress.PUBLISHED : SaveProgress.UNDER_WAY;
+        } catch (SafetensorsException failure) {
+            return new SaveProgress(true, failure);
+        }
+    }
+
+    boolean isSaving() {
+        return pending != null && pending.isBusy();
+    }
+
+    SaveProgress advanceSave() {
+        PendingCheckpoint present = pending;
+        return present == null
+                ? SaveProgress.PUBLISHED
+                : progress(() -> {
+                    present.advance();
+                    return present;
+                });
+    }
+
     void load(Path file) {
-        all.load(file);
+        all().load(file);
     }
 
-    /**
-     * Loads all of {@code file} but the scales and histories of another recipe, or nothing.
-     *
-     * @return what was not loaded
-     * @throws dev.chagres.io.SafetensorsException when it cannot be read, or does not hold exactly this beside
-     */
     RecipeDifferences loadUnderOtherRecipe(Path file) {
-        return all.loadUnderOtherRecipe(file);
+        return all().loadUnderOtherRecipe(file);
+    }
+
+    void begin(Consumer<RunState> start) {
+        start.accept(weights());
+    }
+
+    @Override
+    public void close() {
+        if (pending != null) {
+            pending.close();
+        }
     }
 }
