@@ -10,7 +10,6 @@ import dev.chagres.batch.BatchShape;
 import dev.chagres.batch.DataPosition;
 import dev.chagres.batch.MicroBatch;
 import dev.chagres.batch.ModelInput;
-import dev.chagres.batch.SequencePacker;
 import dev.chagres.batch.StepReadback;
 import dev.chagres.batch.StepResult;
 import dev.chagres.batch.TrainedModel;
@@ -346,13 +345,10 @@ final class ModelTraining implements Training {
     @Override
     public void warmUp(Batch example, BooleanSupplier stopped) {
         MicroBatch first = example.microBatch(0);
-        int tokens = PlannedBatch.tokens(shape, first);
         List<PlannedBatch> plans = PlannedBatch.of(device, dtype, shape, first);
         var batch = new Batch(shape);
         for (int i = 0; i < plans.size() && !stopped.getAsBoolean(); i++) {
-            PlannedBatch plan = plans.get(i);
-            var made = new SyntheticSequences(tokens, plan.sequences(), plan.longest());
-            new SequencePacker(shape, made.like(first, model.padding())).fill(batch);
+            plans.get(i).fill(batch, first, model.padding());
             uploads.upload(batch);
             gradients.compute(uploads, null);
             gradientNorm.compute();

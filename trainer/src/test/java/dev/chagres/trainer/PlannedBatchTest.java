@@ -14,6 +14,7 @@ import dev.chagres.bindings.Provider;
 import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.data.MaskedProteins;
 import dev.chagres.models.data.ShuffledSequences;
+import dev.chagres.trainer.PlannedBatch.SyntheticSequences;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;

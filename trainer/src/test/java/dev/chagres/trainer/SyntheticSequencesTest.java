@@ -11,6 +11,7 @@ import dev.chagres.batch.SequencePacker;
 import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.data.MaskedProteins;
 import dev.chagres.models.data.ShuffledSequences;
+import dev.chagres.trainer.PlannedBatch.SyntheticSequences;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;

@@ -16,6 +16,7 @@ import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.data.MaskedProteins;
 import dev.chagres.models.data.ShuffledSequences;
 import dev.chagres.models.esm.Esm2Config;
+import dev.chagres.trainer.PlannedBatch.SyntheticSequences;
 import java.util.ArrayList;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Assumptions;
