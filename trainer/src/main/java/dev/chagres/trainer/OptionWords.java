@@ -12,6 +12,7 @@ import dev.chagres.sharding.GradientSync;
 import dev.chagres.sharding.OptimizerSharding;
 import dev.chagres.sharding.Reshard;
 import dev.chagres.sharding.WeightGather;
+import dev.chagres.trainer.RankLayout.CpCommType;
 import dev.chagres.trainer.command.EnumOption;
 import java.util.EnumSet;
 import java.util.Locale;

@@ -17,6 +17,7 @@ import dev.chagres.sharding.ZeroStage;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Locale;
 import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 
@@ -240,5 +241,29 @@ record RankLayout(
         return zero != null && zero.gradientReduction() == GradientReduction.COPY_ENGINE
                 ? ", gradients reduced by copy engines"
                 : "";
+    }
+
+    /** Values of {@code --cp-comm-type}: what attention exchanges between context-parallel ranks, by TE's names. */
+    enum CpCommType {
+        /** All tokens of some heads, by an all-to-all. */
+        A2A,
+        /** Keys and values, which travel round the ranks. */
+        P2P,
+        /** Keys and values, which all ranks gather. */
+        ALL_GATHER;
+
+        /** Returns {@code ranks} with this exchange. */
+        ContextParallel of(ContextParallel ranks) {
+            return switch (this) {
+                case A2A -> ranks;
+                case P2P -> ranks.withRing();
+                case ALL_GATHER -> ranks.withAllGather();
+            };
+        }
+
+        @Override
+        public String toString() {
+            return name().toLowerCase(Locale.ROOT).replace('_', '-');
+        }
     }
 }

@@ -10,6 +10,7 @@ import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.OptimizerSharding;
 import dev.chagres.sharding.ZeroStage;
+import dev.chagres.trainer.RankLayout.CpCommType;
 import java.util.Locale;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Mixin;

@@ -3,6 +3,7 @@ package dev.chagres.trainer;
 import dev.chagres.batch.BatchLayout;
 import dev.chagres.batch.BatchShape;
 import dev.chagres.models.esm.Esm2Config;
+import dev.chagres.trainer.RankLayout.CpCommType;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;

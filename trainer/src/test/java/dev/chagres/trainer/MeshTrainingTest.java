@@ -9,6 +9,7 @@ import dev.chagres.sharding.GradientSync;
 import dev.chagres.sharding.OptimizerSharding;
 import dev.chagres.sharding.Reshard;
 import dev.chagres.sharding.ZeroStage;
+import dev.chagres.trainer.RankLayout.CpCommType;
 import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.params.ParameterizedTest;

@@ -4,6 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.batch.BatchLayout;
 import dev.chagres.batch.BatchShape;
 import dev.chagres.models.esm.Esm2Config;
+import dev.chagres.trainer.RankLayout.CpCommType;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;

@@ -8,6 +8,7 @@ import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.esm.Esm2Form;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.ZeroStage;
+import dev.chagres.trainer.RankLayout.CpCommType;
 import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.params.ParameterizedTest;

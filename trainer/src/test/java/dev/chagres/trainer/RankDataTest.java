@@ -26,6 +26,7 @@ import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.pass.ActivationOffload;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.ZeroStage;
+import dev.chagres.trainer.RankLayout.CpCommType;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;

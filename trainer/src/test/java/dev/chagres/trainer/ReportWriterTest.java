@@ -30,6 +30,7 @@ import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.GradientReduction;
 import dev.chagres.sharding.WeightGather;
 import dev.chagres.sharding.ZeroStage;
+import dev.chagres.trainer.RankLayout.CpCommType;
 import dev.chagres.trainer.command.BuildVersion;
 import java.io.IOException;
 import java.nio.file.Files;
