@@ -10,9 +10,7 @@ import dev.chagres.estimate.KernelTrace;
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.recipe.CastStatistics;
 import dev.chagres.trainer.callback.Evaluation;
-import java.io.UncheckedIOException;
 import java.nio.file.Path;
-import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -39,15 +37,12 @@ public final class TrainingRun {
     /** A step is reported while the next one runs, for which a third one's batch is uploaded already. */
     private static final int STEPS_IN_FLIGHT = 3;
 
-    /** Stands for the number of steps where the run ends. */
-    private static final int END = -1;
-
     private final Training model;
     private final Batches batches;
     private final LearningRate learningRate;
     private final double peakFlops;
     private final Wording wording;
-    private final List<Callback> callbacks;
+    private final Callbacks callbacks;
     private final StepMetrics[] metrics = new StepMetrics[STEPS_IN_FLIGHT];
     private final StepResult result = new StepResult();
     /** What of the data was taken after each of the steps in flight: the numbers of a {@link DataPosition}. */
@@ -62,24 +57,11 @@ public final class TrainingRun {
     private int made;
 
     private int unreported;
-    /** After so many steps callbacks were called last that save the state. */
-    private int checkpoint;
-
-    private boolean atCheckpoint;
-    /** Of the callbacks, how many have had their turn at the checkpoint, which may have failed. */
-    private int called;
-    /** The steps for which they were due there, or {@link #END}. */
-    private int checkpointSteps;
-
     /** The step of the checkpoint that is under way; 0 for none. */
     private int saving;
-    /** Of each callback that goes by a clock: whether the first rank says that it is due after the present step. */
-    private boolean[] timely = {};
-
     /** What ends the run though its state is good: it is thrown once that is saved. */
     private @Nullable RuntimeException failure;
 
-    private boolean canReport = true;
     /** Whether a step has made numbers that are not finite. */
     private boolean spoilt;
 
@@ -112,7 +94,7 @@ public final class TrainingRun {
         this.learningRate = learningRate;
         this.peakFlops = peakFlops;
         this.wording = wording;
-        this.callbacks = new ArrayList<>(callbacks);
+        this.callbacks = new Callbacks(this, callbacks);
         for (int i = 0; i < STEPS_IN_FLIGHT; i++) {
             metrics[i] = new StepMetrics();
         }
@@ -231,14 +213,10 @@ public final class TrainingRun {
         saving = 0;
         SafetensorsException failed = progress.failure();
         if (failed == null) {
-            callbacks.forEach(callback -> callback.onSaved(this, step));
+            callbacks.saved(step);
             return;
         }
-        boolean taken = false;
-        for (Callback callback : callbacks) {
-            taken |= callback.onSaveFailed(this, step, failed);
-        }
-        if (!taken) {
+        if (!callbacks.takeFailedSave(step, failed)) {
             naming(wording, () -> {
                 throw failed;
             });
@@ -269,7 +247,7 @@ public final class TrainingRun {
     }
 
     private void ensureAtCheckpoint(String call) {
-        if (!atCheckpoint) {
+        if (!callbacks.areAtCheckpoint()) {
             throw new IllegalStateException(call + ": expected a call of onCheckpoint, where the state is whole");
         }
     }
@@ -286,7 +264,7 @@ public final class TrainingRun {
     private Map<String, String> texts(Map<String, String> description) {
         Map<String, String> all = new LinkedHashMap<>(ownDescription);
         all.putAll(description);
-        callbacks.forEach(callback -> all.putAll(callback.texts()));
+        all.putAll(callbacks.texts());
         return all;
     }
 
@@ -304,7 +282,7 @@ public final class TrainingRun {
         }
         Evaluation.Result evaluated = ModelEvaluation.evaluate(model, evaluation, made, this::goesOn, this::fail);
         if (evaluated != null) {
-            tell(evaluated);
+            callbacks.evaluated(evaluated);
         }
         return evaluated;
     }
@@ -337,12 +315,12 @@ public final class TrainingRun {
         first = before.steps();
         made = first;
         unreported = first;
-        callbacks.forEach(callback -> callback.onResume(before.texts()));
+        callbacks.resume(before.texts());
         try {
-            callbacks.forEach(callback -> callback.onStart(this));
+            callbacks.start();
             train(steps);
         } finally {
-            callbacks.forEach(callback -> callback.onEnd(this));
+            callbacks.end();
         }
         return made - first;
     }
@@ -377,8 +355,8 @@ public final class TrainingRun {
             more = after < steps && uploadIfAllGoOn(after);
             reportBefore(step);
             followSave(false);
-            askClocks(after);
-            if (isDue(more ? after : END)) {
+            callbacks.askClocks(after, model);
+            if (callbacks.areDue(more ? after : Callbacks.END)) {
                 reportBefore(after); // What a step has spoilt is not saved.
                 more = comeToCheckpoint(after, more);
             }
@@ -389,63 +367,16 @@ public final class TrainingRun {
 
     /** Tells callbacks of a checkpoint, which may end the run, and returns whether it goes on. */
     private boolean comeToCheckpoint(int after, boolean more) {
-        saveState(more ? after : END);
+        callbacks.comeToCheckpoint(more ? after : Callbacks.END);
         if (!more || model.agree(goesOn())) {
             return more;
         }
-        saveState(END);
+        callbacks.comeToCheckpoint(Callbacks.END);
         return false;
     }
 
     private boolean goesOn() {
         return !stopRequested && failure == null;
-    }
-
-    /** Returns whether a callback asks for a checkpoint after so many steps, or at the {@link #END}. */
-    private boolean isDue(int steps) {
-        boolean due = false;
-        for (int i = 0; i < callbacks.size(); i++) {
-            due |= isDue(i, steps);
-        }
-        return due;
-    }
-
-    private boolean isDue(int callback, int steps) {
-        Callback one = callbacks.get(callback);
-        if (steps == END) {
-            return one.isDueAtEnd();
-        }
-        return one.isTimed() ? callback < timely.length && timely[callback] : one.isDue(steps);
-    }
-
-    /** Clocks differ between ranks: that of the first one counts. */
-    private void askClocks(int steps) {
-        for (int i = 0; i < callbacks.size(); i++) {
-            Callback callback = callbacks.get(i);
-            if (callback.isTimed()) {
-                if (timely.length < callbacks.size()) {
-                    timely = new boolean[callbacks.size()];
-                }
-                timely[i] = model.ofFirstRank(callback.isDue(steps));
-            }
-        }
-    }
-
-    /** Calls callbacks that are due after so many steps, or at the end, but those that were called with this state already. */
-    private void saveState(int steps) {
-        int before = checkpoint == made ? called : 0;
-        int stepsBefore = checkpointSteps;
-        checkpoint = made;
-        checkpointSteps = steps;
-        atCheckpoint = true;
-        for (int i = 0; i < callbacks.size(); i++) {
-            called = i + 1;
-            Callback callback = callbacks.get(i);
-            if (isDue(i, steps) && !(i < before && isDue(i, stepsBefore))) {
-                callback.onCheckpoint(this);
-            }
-        }
-        atCheckpoint = false;
     }
 
     /** Saves the state that a failure has left whole, if it was not saved already, and ends what is under way. */
@@ -455,13 +386,13 @@ public final class TrainingRun {
         }
         try {
             followSave(true);
-            if (!isDue(END)) {
+            if (!callbacks.areDue(Callbacks.END)) {
                 return;
             }
             reportBefore(made);
             if (!spoilt) {
                 broken = true;
-                saveState(END);
+                callbacks.comeToCheckpoint(Callbacks.END);
                 followSave(true);
             }
         } catch (RuntimeException second) {
@@ -516,7 +447,8 @@ public final class TrainingRun {
         }
     }
 
-    private void fail(RuntimeException e) {
+    /** Ends the run after the step that is under way, and saves its state. */
+    void fail(RuntimeException e) {
         if (failure == null) {
             failure = e;
         } else {
@@ -541,40 +473,11 @@ public final class TrainingRun {
             finished.skip();
         }
         finished.emit();
-        tell(finished);
+        callbacks.made(finished);
         if (skippedInARow == MOST_SKIPPED) {
             throw new TrainingException("step " + finished.step() + ": the gradients of the last " + MOST_SKIPPED
                     + " steps were not finite, at ever smaller loss scales; lower " + wording.learningRate() + " or "
                     + wording.bf16());
-        }
-    }
-
-    /** A report that cannot be written ends the run, and gets no further step. */
-    private void tell(StepMetrics finished) {
-        if (!canReport) {
-            return;
-        }
-        try {
-            for (int i = 0; i < callbacks.size(); i++) {
-                callbacks.get(i).onStep(this, finished);
-            }
-        } catch (UncheckedIOException e) {
-            canReport = false;
-            fail(e);
-        }
-    }
-
-    private void tell(Evaluation.Result evaluated) {
-        if (!canReport) {
-            return;
-        }
-        try {
-            for (int i = 0; i < callbacks.size(); i++) {
-                callbacks.get(i).onEvaluation(this, evaluated);
-            }
-        } catch (UncheckedIOException e) {
-            canReport = false;
-            fail(e);
         }
     }
 
