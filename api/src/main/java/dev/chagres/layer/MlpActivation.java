@@ -71,13 +71,7 @@ public record MlpActivation(Activation kind, GeluForm gelu, ClampedSwiglu clampe
     /** {@code amax} is raised to the largest magnitude of y; may be null. */
     void forward(Tensor x, Tensor y, @Nullable Tensor amax, Stream stream) {
         if (isExactGelu()) {
-            if (amax == null) {
-                Elementwise.geluErf(x, y, stream);
-            } else {
-                Elementwise.geluErf(x, y, amax, stream);
-            }
-        } else if (amax == null) {
-            function().forward(x, y, stream);
+            Elementwise.geluErf(x, y, amax, stream);
         } else {
             function().forward(x, y, amax, stream);
         }
@@ -105,13 +99,7 @@ public record MlpActivation(Activation kind, GeluForm gelu, ClampedSwiglu clampe
     /** {@code amax} is raised to the largest magnitude of dx; may be null. */
     void backward(Tensor dy, Tensor x, Tensor dx, @Nullable Tensor amax, Stream stream) {
         if (isExactGelu()) {
-            if (amax == null) {
-                Elementwise.geluErfBackward(dy, x, dx, stream);
-            } else {
-                Elementwise.geluErfBackward(dy, x, dx, amax, stream);
-            }
-        } else if (amax == null) {
-            function().backward(dy, x, dx, stream);
+            Elementwise.geluErfBackward(dy, x, dx, amax, stream);
         } else {
             function().backward(dy, x, dx, amax, stream);
         }

@@ -118,10 +118,14 @@ public final class Elementwise {
      *
      * @param x floating-point numbers of any shape
      * @param y like x; may be x
-     * @param amax FLOAT32 [1], at least 0 before
+     * @param amax FLOAT32 [1], at least 0 before; null where it is not wanted
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or outputs share memory otherwise
      */
-    public static void geluErf(Tensor x, Tensor y, Tensor amax, Stream stream) {
+    public static void geluErf(Tensor x, Tensor y, @Nullable Tensor amax, Stream stream) {
+        if (amax == null) {
+            geluErf(x, y, stream);
+            return;
+        }
         Checks.floats(stream, "x", x);
         Checks.like(stream, "y", y, x);
         Checks.writable("y", y);
@@ -152,10 +156,14 @@ public final class Elementwise {
      * @param dy gradient of y, like x
      * @param x what {@link #geluErf} read, floating-point numbers of any shape
      * @param dx gradient of x, like x; may be dy or x
-     * @param amax FLOAT32 [1], at least 0 before
+     * @param amax FLOAT32 [1], at least 0 before; null where it is not wanted
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or outputs share memory otherwise
      */
-    public static void geluErfBackward(Tensor dy, Tensor x, Tensor dx, Tensor amax, Stream stream) {
+    public static void geluErfBackward(Tensor dy, Tensor x, Tensor dx, @Nullable Tensor amax, Stream stream) {
+        if (amax == null) {
+            geluErfBackward(dy, x, dx, stream);
+            return;
+        }
         checkGradient(dy, "x", x, dx, stream);
         Checks.vector(stream, "amax", amax, DType.FLOAT32, 1);
         Checks.written("amax", amax, "x", x, "dy", dy);

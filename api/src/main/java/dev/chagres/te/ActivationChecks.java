@@ -11,6 +11,7 @@ import dev.chagres.internal.QuantizedChecks;
 import dev.chagres.internal.memory.BasicTensor;
 import dev.chagres.internal.memory.DeviceState;
 import java.lang.foreign.MemorySegment;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Checks of the arguments of {@link ActivationFunction}.
@@ -116,8 +117,11 @@ final class ActivationChecks {
             handle = description.create();
         }
 
-        /** Returns the handle of {@code matrix} with {@code amax}, until the next call. */
-        static MemorySegment handle(Tensor matrix, Tensor amax, Stream stream) {
+        /** Returns the handle of {@code matrix} with {@code amax}, until the next call; its own where {@code amax} is null. */
+        static MemorySegment handle(Tensor matrix, @Nullable Tensor amax, Stream stream) {
+            if (amax == null) {
+                return matrix.handle();
+            }
             MeasuredTensor measured = Inside.state(stream).get(ATTACHMENT);
             measured.description
                     .at(matrix.address(), matrix.dtype().code())

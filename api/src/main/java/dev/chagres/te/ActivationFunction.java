@@ -6,6 +6,7 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.te.ActivationChecks.MeasuredTensor;
 import java.lang.foreign.MemorySegment;
+import org.jspecify.annotations.Nullable;
 
 /**
  * An activation of Transformer Engine, forward and backward: {@code y = f(x)}, or gated, of {@code x = [a, b]} by halves of the columns,
@@ -34,10 +35,7 @@ public sealed interface ActivationFunction permits Activation, ClampedSwiglu, Si
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory with x otherwise
      */
     default void forward(Tensor x, Tensor y, Stream stream) {
-        ActivationChecks.forward(this, x, y, stream);
-        if (y.count() != 0) {
-            enqueueForward(x, y.handle(), stream);
-        }
+        forward(x, y, null, stream);
     }
 
     /**
@@ -46,12 +44,14 @@ public sealed interface ActivationFunction permits Activation, ClampedSwiglu, Si
      *
      * @param x [T, F]; gated [T, 2F]
      * @param y [T, F], in the type of x. Where not gated it may be x
-     * @param amax FLOAT32 [1], at least 0 before
+     * @param amax FLOAT32 [1], at least 0 before; null where it is not wanted
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or y or amax shares memory otherwise
      */
-    default void forward(Tensor x, Tensor y, Tensor amax, Stream stream) {
+    default void forward(Tensor x, Tensor y, @Nullable Tensor amax, Stream stream) {
         ActivationChecks.forward(this, x, y, stream);
-        ActivationChecks.amax(amax, "y", y, "x", x, stream);
+        if (amax != null) {
+            ActivationChecks.amax(amax, "y", y, "x", x, stream);
+        }
         if (y.count() != 0) {
             enqueueForward(x, MeasuredTensor.handle(y, amax, stream), stream);
         }
@@ -81,10 +81,7 @@ public sealed interface ActivationFunction permits Activation, ClampedSwiglu, Si
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx shares memory otherwise
      */
     default void backward(Tensor dy, Tensor x, Tensor dx, Stream stream) {
-        ActivationChecks.backward(this, dy, x, dx, stream);
-        if (dx.count() != 0) {
-            enqueueBackward(dy, x, dx.handle(), stream);
-        }
+        backward(dy, x, dx, null, stream);
     }
 
     /**
@@ -94,13 +91,15 @@ public sealed interface ActivationFunction permits Activation, ClampedSwiglu, Si
      * @param dy gradient of y, [T, F]
      * @param x what forward read, [T, F]; gated [T, 2F]
      * @param dx gradient of x, like x. Where not gated it may be dy or x
-     * @param amax FLOAT32 [1], at least 0 before
+     * @param amax FLOAT32 [1], at least 0 before; null where it is not wanted
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx or amax shares memory otherwise
      */
-    default void backward(Tensor dy, Tensor x, Tensor dx, Tensor amax, Stream stream) {
+    default void backward(Tensor dy, Tensor x, Tensor dx, @Nullable Tensor amax, Stream stream) {
         ActivationChecks.backward(this, dy, x, dx, stream);
-        ActivationChecks.amax(amax, "dx", dx, "x", x, stream);
-        Checks.apart("amax", amax, "dy", dy);
+        if (amax != null) {
+            ActivationChecks.amax(amax, "dx", dx, "x", x, stream);
+            Checks.apart("amax", amax, "dy", dy);
+        }
         if (dx.count() != 0) {
             enqueueBackward(dy, x, MeasuredTensor.handle(dx, amax, stream), stream);
         }
