@@ -61,7 +61,7 @@ record AttentionCalls(AttentionConfig config, AttentionProblems problems, ScoreM
             SavedAttention record,
             Pass pass) {
         Sequences sequences = attended(told);
-        QkvLayout layout = sequences == told ? given : dense(given);
+        QkvLayout layout = attended(given, told);
         AttentionKernels kernels = scales == null
                 ? KernelChoice.attention(scores, layout, q.dtype(), sequences, pass)
                 : AttentionKernels.FUSED;
@@ -143,9 +143,12 @@ record AttentionCalls(AttentionConfig config, AttentionProblems problems, ScoreM
         return dense == null ? sequences : dense;
     }
 
-    /** Returns the layout of the same buffers over dense sequences. */
-    static QkvLayout dense(QkvLayout packed) {
-        return packed.packing() == Packing.ALL ? QkvLayout.packed(QkvFormat.BSHD) : QkvLayout.separate(QkvFormat.BSHD);
+    /** Returns the layout of buffers over sequences as kernels are told it, likewise. */
+    static QkvLayout attended(QkvLayout given, Sequences sequences) {
+        if (sequences.asDense() == null) {
+            return given;
+        }
+        return given.packing() == Packing.ALL ? QkvLayout.packed(QkvFormat.BSHD) : QkvLayout.separate(QkvFormat.BSHD);
     }
 
     /** Returns [T, h, d] as the sequences that kernels are told. */

@@ -96,7 +96,7 @@ final class QuantizedAttention {
     /** Makes no garbage if TE was asked before. */
     private @Nullable String whyNot(QkvLayout given, DType dtype, Sequences told, Quantizers present, Pass pass) {
         Sequences sequences = AttentionCalls.attended(told);
-        QkvLayout layout = sequences == told ? given : AttentionCalls.dense(given);
+        QkvLayout layout = AttentionCalls.attended(given, told);
         if (dtype == DType.FLOAT32) {
             return "query, key and value are FLOAT32";
         }
