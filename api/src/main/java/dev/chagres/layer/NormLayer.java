@@ -137,7 +137,7 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         }
     }
 
-    /** Tensors of other layers may begin anywhere; our kernel loads 16 bytes at a time. */
+    /** Whether our kernel computes what nothing is fused with. Tensors of other layers may begin anywhere; it loads 16 bytes at a time. */
     private boolean isOwn(Tensor x, Tensor y) {
         return KernelChoice.isOwnNorm(config.kind(), x) && ((x.address() | y.address()) & (ALIGNMENT - 1)) == 0;
     }
@@ -295,8 +295,7 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
     }
 
     private boolean isFused(Tensor x, NormFusion fusion, String besides) {
-        return ResidualNorm.takes(x)
-                && (fusion.sums() || !besides.isEmpty() || KernelChoice.isOwnNorm(config.kind(), x));
+        return ResidualNorm.takes(x) && (fusion.sums() || !besides.isEmpty() || isOwn(x, x));
     }
 
     private String explainForward(Tensor x, NormFusion fusion, String besides) {
@@ -307,7 +306,10 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
                     : own() + "_fwd";
         }
         if (!isFused(x, fusion, besides)) {
-            return own() + "_fwd";
+            return own() + "_fwd"
+                    + (KernelChoice.isOwnNorm(config.kind(), x)
+                            ? ", for ops_residual_norm_forward loads 16 bytes at a time, and x begins elsewhere"
+                            : "");
         }
         if (!fusion.sums() && besides.isEmpty()) {
             return "ops_residual_norm_forward, for " + own() + "_fwd is not tuned for " + x.size(1) + " columns";

@@ -175,6 +175,32 @@ class ExplanationTest {
         }
     }
 
+    /** Our own kernel of norms refuses what forward does not give it, and explain says so. */
+    @Test
+    void normsOfRowsThatBeginAnywhere() {
+        int columns = 320;
+        ModelPlan plan = new ModelPlan();
+        NormLayer norm = NormLayer.of(NormConfig.layerNorm(columns), plan.group("norm"));
+        try (Device device = Device.open();
+                Parameters parameters = Parameters.allocate(device, plan, DType.FLOAT32, 1);
+                Scope scope = device.openScope();
+                Pass pass = Pass.training(device)) {
+            Tensor all = scope.tensor(DType.FLOAT32, 4 * columns + 1);
+            all.zero(pass.stream());
+            Tensor aligned = scope.view(all, 0, 4, columns);
+            Tensor shifted = scope.view(all, 1, 4, columns);
+            pass.begin();
+            String text = norm.explain(aligned, pass);
+            assertTrue(text.contains("by ops_residual_norm_forward, for te_layernorm_fwd is not tuned for 320"), text);
+            text = norm.explain(shifted, pass);
+            assertTrue(
+                    text.contains("by te_layernorm_fwd, for ops_residual_norm_forward loads 16 bytes at a time"), text);
+            norm.forward(aligned, pass);
+            norm.forward(shifted, pass);
+            assertEquals(2L * columns, parameters.count());
+        }
+    }
+
     @Test
     void slopesSayWhatTheyAre() {
         try (Device device = Device.open();
