@@ -61,7 +61,11 @@ record ModelSetup(
      * @param margin how many multiprocessors norms and products leave free
      * @param castStatistics casts to eight bits are measured in steps whose number, from 0, divides by it; 0 for none
      */
-    record Enqueuing(ProductPlan productPlan, MultiprocessorMargin margin, Steps steps, int castStatistics) {}
+    record Enqueuing(ProductPlan productPlan, MultiprocessorMargin margin, Steps steps, int castStatistics) {
+        /** The first kernel that cuBLASLt names for each product, on all multiprocessors, enqueued one by one. */
+        static final Enqueuing STANDARD =
+                new Enqueuing(ProductPlan.FIRST, MultiprocessorMargin.NONE, Steps.ENQUEUED, 0);
+    }
 
     /** How the work of a step gets to the device. */
     enum Steps {
@@ -88,7 +92,7 @@ record ModelSetup(
                 new Precision(DType.FLOAT32, null),
                 RankLayout.of(MeshShape.ofOne()),
                 new Updates(ADAM, 1),
-                new Enqueuing(ProductPlan.FIRST, MultiprocessorMargin.NONE, Steps.ENQUEUED, 0),
+                Enqueuing.STANDARD,
                 ActivationOffload.none(),
                 null);
     }

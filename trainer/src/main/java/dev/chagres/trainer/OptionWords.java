@@ -43,9 +43,9 @@ abstract class OptionWords<E extends Enum<E>> extends EnumOption<E> {
         }
     }
 
-    static final class OfGraph extends OptionWords<TrainOptions.GraphChoice> {
+    static final class OfGraph extends OptionWords<EnqueuingOptions.GraphChoice> {
         OfGraph() {
-            super(TrainOptions.GraphChoice.class);
+            super(EnqueuingOptions.GraphChoice.class);
         }
     }
 

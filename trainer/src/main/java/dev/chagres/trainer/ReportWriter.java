@@ -68,7 +68,7 @@ final class ReportWriter implements AutoCloseable {
                     .put("seed", plan.seed())
                     .put("recipe", plan.recipe().toString())
                     .put("recompute", OptionWords.word(plan.recomputation()))
-                    .put("graph", plan.enqueuing() == ModelSetup.Steps.CAPTURED)
+                    .put("graph", plan.enqueuing().steps() == ModelSetup.Steps.CAPTURED)
                     .put("steps", plan.steps())
                     .put("packing", plan.packing())
                     .put("context", plan.shape().context())
@@ -79,8 +79,8 @@ final class ReportWriter implements AutoCloseable {
                     .put("ranks", plan.ranks());
             putStrategy(json, plan);
             putWindows(json, run.windows());
-            json.put("smMargin", plan.margin().norms())
-                    .put("productSmMargin", plan.margin().products())
+            json.put("smMargin", plan.enqueuing().margin().norms())
+                    .put("productSmMargin", plan.enqueuing().margin().products())
                     .put("learningRate", rate(plan.schedule().peak()))
                     .put(plan.data().option(), plan.data().name())
                     .put("version", BuildVersion.text());

@@ -8,7 +8,6 @@ import dev.chagres.models.esm.Esm2Size;
 import dev.chagres.models.huggingface.DecoderCheckpoint;
 import dev.chagres.models.text.TextConfig;
 import dev.chagres.models.text.TextSource;
-import dev.chagres.ops.ProductPlan;
 import dev.chagres.trainer.SavingPlan.Recipes;
 import dev.chagres.trainer.TrainingPlan.Start;
 import dev.chagres.trainer.command.FastaOptions;
@@ -30,18 +29,6 @@ final class TrainOptions {
     private static final int GPU_TOKENS = 16_384;
     private static final int CPU_TOKENS = 2_048;
     private static final int DEFAULT_STEPS = 200;
-
-    /** Values of {@code --graph}. */
-    enum GraphChoice {
-        ON,
-        OFF,
-        AUTO;
-
-        @Override
-        public String toString() {
-            return name().toLowerCase(Locale.ROOT);
-        }
-    }
 
     /** Values of {@code --provider}. */
     enum ProviderChoice {
@@ -123,37 +110,11 @@ final class TrainOptions {
                             + " but each layer's input (default: none)")
     private Esm2Recomputation recomputation = Esm2Recomputation.NONE;
 
-    @Option(
-            names = "--product-plans",
-            converter = OptionWords.OfProductPlan.class,
-            paramLabel = "first|measured",
-            description =
-                    "cuBLASLt's kernel for each product: the first that its heuristic names, or the fastest, measured"
-                            + " before the first step (default: measured)")
-    private ProductPlan productPlan = ProductPlan.MEASURED;
-
     @Mixin
-    private final MarginOptions margins = new MarginOptions();
+    private final EnqueuingOptions enqueuing = new EnqueuingOptions();
 
     @Mixin
     private final OptimizerOptions updates = new OptimizerOptions();
-
-    @Option(
-            names = "--graph",
-            converter = OptionWords.OfGraph.class,
-            paramLabel = "on|off|auto",
-            description =
-                    "capture steps as graphs and replay them. on: also with --strategy ddp or tp; auto: on a GPU with"
-                            + " one rank (default: auto)")
-    private GraphChoice graph = GraphChoice.AUTO;
-
-    @Option(
-            names = "--fp8-statistics",
-            paramLabel = "N",
-            description =
-                    "measure the casts to eight bits of every Nth step for the report; these steps are not replayed"
-                            + " (default: 0, none)")
-    private int fp8Statistics;
 
     @Mixin
     private final ScheduleOptions schedule = new ScheduleOptions();
@@ -210,25 +171,9 @@ final class TrainOptions {
         batches.check();
         ranks.check();
         batches.check(ranks);
-        margins.check();
         profile.check();
         updates.check(recomputation);
-        if (graph == GraphChoice.ON && !ranks.layout().isCapturable()) {
-            throw new IllegalArgumentException(
-                    "--graph: expected off or auto, or --strategy ddp or tp beside it, for steps with sharded"
-                            + " weights, gradients, layers or tokens are not captured, got on beside "
-                            + ranks.layout());
-        }
-        if (graph == GraphChoice.ON && !updates.isCapturable()) {
-            throw new IllegalArgumentException(
-                    "--graph: expected off or auto beside --offload, for steps that copy from the host's memory are"
-                            + " not captured, got on");
-        }
-        if (graph == GraphChoice.ON && ranks.arePolled()) {
-            throw new IllegalArgumentException("--graph: expected off or auto beside"
-                    + " -Dchagres.collective.calls=non-blocking, for collectives whose calls are polled are not captured,"
-                    + " got on");
-        }
+        enqueuing.check(ranks, updates);
         schedule.check(steps);
         fasta.check();
         checkTexts();
@@ -238,7 +183,7 @@ final class TrainOptions {
         evaluation.check();
         checkFiles();
         batches.checkContext();
-        checkStatistics();
+        enqueuing.checkStatistics(recipe, report);
         if (ranks.count() == 1) { // Of several, plan(…) first looks whether they have devices.
             batches.checkShape(ranks);
         }
@@ -303,35 +248,13 @@ final class TrainOptions {
         }
     }
 
-    private void checkStatistics() {
-        requireAtLeast("--fp8-statistics", fp8Statistics, 0);
-        if (fp8Statistics == 0) {
-            return;
-        }
-        if (recipe == null || recipe.quantizedWeight().isEmpty()) {
-            throw new IllegalArgumentException(
-                    "--fp8-statistics: expected --recipe fp8-delayed, fp8-delayed-fast, fp8-current or fp8-block,"
-                            + " whose casts are measured, got " + (recipe == null ? "none" : recipe));
-        }
-        if (report == null) {
-            throw new IllegalArgumentException(
-                    "--fp8-statistics: expected --report, which they are written into, got none");
-        }
-    }
-
     /**
      * Checks what depends on the device.
      *
      * @throws IllegalArgumentException when an option does not fit it; the text names it
      */
     void requireDevice(int multiprocessors) {
-        margins.requireBelow(multiprocessors);
-    }
-
-    private ModelSetup.Steps steps(boolean gpu) {
-        boolean captured = graph == GraphChoice.ON
-                || (graph == GraphChoice.AUTO && gpu && ranks.count() == 1 && updates.isCapturable());
-        return captured ? ModelSetup.Steps.CAPTURED : ModelSetup.Steps.ENQUEUED;
+        enqueuing.requireBelow(multiprocessors);
     }
 
     /**
@@ -345,12 +268,12 @@ final class TrainOptions {
         boolean ofText = !texts.isEmpty();
         Start start = ofText ? decoder(Path.of(String.valueOf(model))) : start(gpu);
         ranks.layout().requireHeads(ranks.sharingOption(), start);
-        ranks.layout().requireStages(ranks.sharingOption(), start, fp8Statistics);
+        ModelSetup.Enqueuing enqueued = enqueuing.of(gpu, ranks, updates);
+        ranks.layout().requireStages(ranks.sharingOption(), start, enqueued.castStatistics());
         ranks.requireLayout(batches.layout());
         TrainingRecipe precision = recipe != null ? recipe : gpu ? TrainingRecipe.BF16 : TrainingRecipe.FP32;
         float usualRate = ofText ? 2e-5f : start.name().equals(Esm2Size.TINY.label()) ? 4e-3f : 4e-4f;
         BatchShape shape = batches.shape(gpu ? GPU_TOKENS : CPU_TOKENS, ranks);
-        ModelSetup.Steps enqueuing = steps(gpu);
         TrainingData data;
         EvaluationPlan evaluated;
         if (start.model() instanceof StartModel.Decoders decoders) {
@@ -376,11 +299,8 @@ final class TrainOptions {
                 precision,
                 recomputation,
                 updates.activations(),
-                productPlan,
-                margins.margin(),
                 ranks.layout(),
-                enqueuing,
-                fp8Statistics,
+                enqueued,
                 steps,
                 schedule.of(steps, updates.rate(usualRate), updates.decay()),
                 updates.config(),

@@ -1,6 +1,5 @@
 package dev.chagres.trainer;
 
-import dev.chagres.MultiprocessorMargin;
 import dev.chagres.batch.BatchShape;
 import dev.chagres.batch.PackingOrder;
 import dev.chagres.batch.TrainedModel;
@@ -10,7 +9,6 @@ import dev.chagres.models.esm.Esm2Form;
 import dev.chagres.models.esm.Esm2Recomputation;
 import dev.chagres.models.esm.Esm2Size;
 import dev.chagres.models.huggingface.Esm2Checkpoint;
-import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.optim.OptimizerConfig;
 import dev.chagres.pass.ActivationOffload;
@@ -32,11 +30,8 @@ import org.jspecify.annotations.Nullable;
  * @param recipe in what precision layers compute
  * @param recomputation what backward of the layers recomputes
  * @param offload of how many layers the inputs lie in the host's memory
- * @param productPlan by which of cuBLASLt's kernels products are computed
- * @param margin how many multiprocessors norms and products leave free
  * @param layout the ranks, and what each keeps of the model
- * @param enqueuing how the work of a step gets to the device
- * @param fp8Statistics casts to eight bits are measured in steps whose number, from 0, divides by it; 0 for none
+ * @param enqueuing which kernels run, and how they are enqueued
  * @param steps how many updates
  * @param schedule the learning rate by step
  * @param optimizer how weights are updated
@@ -55,11 +50,8 @@ record TrainingPlan(
         TrainingRecipe recipe,
         Esm2Recomputation recomputation,
         ActivationOffload offload,
-        ProductPlan productPlan,
-        MultiprocessorMargin margin,
         RankLayout layout,
-        ModelSetup.Steps enqueuing,
-        int fp8Statistics,
+        ModelSetup.Enqueuing enqueuing,
         int steps,
         LearningRateSchedule schedule,
         OptimizerConfig optimizer,
@@ -150,7 +142,7 @@ record TrainingPlan(
                         recipe.dtype(), recipe.quantizedWeight().orElse(null)))
                 .with(layout)
                 .with(new ModelSetup.Updates(optimizer, MAX_NORM))
-                .with(new ModelSetup.Enqueuing(productPlan, margin, enqueuing, fp8Statistics))
+                .with(enqueuing)
                 .with(offload)
                 .with(start.model().files(shape.context(), recipe.dtype()).orElse(null));
     }
@@ -176,17 +168,17 @@ record TrainingPlan(
                 "--recompute " + OptionWords.word(recomputation),
                 "--offload activations, layers " + offload,
                 "--strategy, --mesh " + layout,
-                "--product-plans " + productPlan,
-                "--sm-margin " + margin.norms(),
-                "--product-sm-margin " + margin.products(),
-                "--graph, steps " + enqueuing,
+                "--product-plans " + enqueuing.productPlan(),
+                "--sm-margin " + enqueuing.margin().norms(),
+                "--product-sm-margin " + enqueuing.margin().products(),
+                "--graph, steps " + enqueuing.steps(),
                 "--steps " + steps,
                 "--learning-rate " + schedule.peak(),
                 "--warm-up-steps " + schedule.warmUpSteps(),
                 "--decay " + schedule.decay(),
                 "--optimizer " + optimizer,
                 "--seed " + seed,
-                "--fp8-statistics " + fp8Statistics,
+                "--fp8-statistics " + enqueuing.castStatistics(),
                 "--save " + saving.file(),
                 "--save-every " + saving.times(),
                 "--keep-last, --keep-every, --keep-best " + saving.retention(),
@@ -197,7 +189,8 @@ record TrainingPlan(
 
     /** Returns whether casts are measured in a step, counted from 1. */
     boolean measures(int step) {
-        return fp8Statistics != 0 && (step - 1) % fp8Statistics == 0;
+        int every = enqueuing.castStatistics();
+        return every != 0 && (step - 1) % every == 0;
     }
 
     /** Returns the layout as {@code --packing} spells it. */

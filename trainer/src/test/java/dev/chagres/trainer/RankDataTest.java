@@ -5,7 +5,6 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
-import dev.chagres.MultiprocessorMargin;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.BatchLayout;
 import dev.chagres.batch.BatchShape;
@@ -21,7 +20,6 @@ import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.esm.Esm2Recomputation;
 import dev.chagres.models.esm.Esm2Size;
-import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.pass.ActivationOffload;
 import dev.chagres.sharding.FullyShardedConfig;
@@ -63,11 +61,8 @@ class RankDataTest {
                 TrainingRecipe.FP32,
                 Esm2Recomputation.NONE,
                 ActivationOffload.none(),
-                ProductPlan.FIRST,
-                MultiprocessorMargin.NONE,
                 layout,
-                ModelSetup.Steps.ENQUEUED,
-                0,
+                ModelSetup.Enqueuing.STANDARD,
                 1000,
                 new LearningRateSchedule(1e-3f, 0, 1000, LearningRateSchedule.Decay.LINEAR, 0.1f),
                 ModelSetup.ADAM,

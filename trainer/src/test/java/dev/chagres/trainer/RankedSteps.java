@@ -4,7 +4,6 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.Device;
-import dev.chagres.MultiprocessorMargin;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.BatchShape;
 import dev.chagres.batch.PackingOrder;
@@ -20,7 +19,6 @@ import dev.chagres.models.data.ShuffledSequences;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.esm.Esm2Recomputation;
 import dev.chagres.models.esm.Esm2Size;
-import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.pass.ActivationOffload;
 import java.util.ArrayList;
@@ -66,11 +64,8 @@ final class RankedSteps {
                 recipe,
                 Esm2Recomputation.NONE,
                 ActivationOffload.none(),
-                ProductPlan.FIRST,
-                MultiprocessorMargin.NONE,
                 layout,
-                ModelSetup.Steps.ENQUEUED,
-                0,
+                ModelSetup.Enqueuing.STANDARD,
                 STEPS,
                 new LearningRateSchedule(1e-3f, 0, STEPS, LearningRateSchedule.Decay.LINEAR, 0.1f),
                 ModelSetup.ADAM,

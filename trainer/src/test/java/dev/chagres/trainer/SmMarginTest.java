@@ -96,11 +96,11 @@ class SmMarginTest {
         new CommandLine(options).parseArgs((OPTIONS + " --sm-margin " + margin + " --product-sm-margin 0").split(" "));
         options.check();
         TrainingPlan plan = options.plan(false, 1);
-        assertEquals(new MultiprocessorMargin(margin, 0), plan.margin());
+        assertEquals(new MultiprocessorMargin(margin, 0), plan.enqueuing().margin());
         assertNull(onItsOwnThread(() -> {
             try (Device device = Device.open();
                     var training = ModelTraining.of(device, plan.setup())) {
-                assertEquals(plan.margin(), device.multiprocessorMargin());
+                assertEquals(plan.enqueuing().margin(), device.multiprocessorMargin());
             }
             return null;
         }));
