@@ -177,7 +177,7 @@ public final class Evaluate implements Callable<Integer> {
         }
     }
 
-    private void evaluate() {
+    private void check() {
         if (resume == null && model == null) {
             throw new IllegalArgumentException("--resume: expected a file that train --save has written, or --model"
                     + " with a folder of Hugging Face, got neither");
@@ -190,16 +190,25 @@ public final class Evaluate implements Callable<Integer> {
         FileChecks.requireName("--model", model);
         fasta.check();
         FileChecks.requireName("--report", report);
-        FileChecks.requireDifferent("--report", report, "--resume", resume);
+        FileChecks.requireApart("--report", report, "--resume", resume);
         fasta.requireOthers("--report", report);
-        FileChecks.requireOtherPart("--report", report, "--resume", resume);
         if (fraction != null && !(fraction > 0 && fraction < 1)) {
             throw new IllegalArgumentException("--eval-fraction: expected a number between 0 and 1, got " + fraction);
         }
-        checkTexts();
+        if (!texts.isEmpty() && fasta.areGiven()) {
+            throw new IllegalArgumentException("--fasta: expected none beside --text, got one");
+        }
+        for (Path file : texts) {
+            FileChecks.requireName("--text", file);
+            FileChecks.requireApart("--report", report, "--text", file);
+        }
         if (resume == null && texts.isEmpty() && Models.isDecoder(Objects.requireNonNull(model))) {
             throw new IllegalArgumentException("--text: expected files beside --model of a decoder, got none");
         }
+    }
+
+    private void evaluate() {
+        check();
         TrainOptions options = options();
         if (provider != null) {
             System.setProperty(Provider.PROPERTY, provider.toString());
@@ -225,17 +234,6 @@ public final class Evaluate implements Callable<Integer> {
                 written.counted(data);
                 written.finish();
             }
-        }
-    }
-
-    private void checkTexts() {
-        if (!texts.isEmpty() && fasta.areGiven()) {
-            throw new IllegalArgumentException("--fasta: expected none beside --text, got one");
-        }
-        for (Path file : texts) {
-            FileChecks.requireName("--text", file);
-            FileChecks.requireDifferent("--report", report, "--text", file);
-            FileChecks.requireOtherPart("--report", report, "--text", file);
         }
     }
 

@@ -120,8 +120,7 @@ public final class FastaOptions {
                 paths.addAll(FastaSource.matching(one.name()).files());
             }
             for (Path path : paths) {
-                FileChecks.requireDifferent(option, file, "--fasta", path);
-                FileChecks.requireOtherPart(option, file, "--fasta", path);
+                FileChecks.requireApart(option, file, "--fasta", path);
             }
         }
     }

@@ -52,6 +52,12 @@ public final class FileChecks {
         }
     }
 
+    /** Refuses to write a file over that of another option, also while it is not whole yet. */
+    public static void requireApart(String option, @Nullable Path file, String other, @Nullable Path otherFile) {
+        requireDifferent(option, file, other, otherFile);
+        requireOtherPart(option, file, other, otherFile);
+    }
+
     private static boolean isSame(Path file, Path other) {
         try {
             return Files.isSameFile(file, other);
