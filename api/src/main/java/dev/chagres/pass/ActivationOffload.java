@@ -50,6 +50,16 @@ public record ActivationOffload(int layers) {
         return layers == 0;
     }
 
+    /**
+     * Returns how many inputs are copied of so many layers one after another: of those that are offloaded, all but the first and the last three.
+     *
+     * @throws IllegalArgumentException when {@code of} is negative
+     */
+    public int copied(int of) {
+        Numbers.atLeastZero("of", of);
+        return Math.max(0, Math.min(layers, of) - 1 - OffloadedInputs.BUFFERS);
+    }
+
     /** Returns {@code none}, {@code all}, or the number of layers. */
     @Override
     public String toString() {

@@ -24,7 +24,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 final class OffloadedInputs implements PassState {
-    private static final int BUFFERS = 3;
+    static final int BUFFERS = 3;
 
     private final Pass pass;
     private final Stream down;
@@ -60,11 +60,11 @@ final class OffloadedInputs implements PassState {
         }
     }
 
-    /** Returns how many inputs are copied in a call of so many layers: of those that are offloaded, all but the first and the last three. */
+    /** Returns how many inputs are copied in a call of so many layers. */
     static int copied(int layers, Pass pass) {
         // What a recomputed layer saves is used at once.
         boolean applies = pass.isSaving() && pass.memory().keptScope() == pass.scope();
-        return applies ? Math.max(0, Math.min(pass.offload().layers(), layers) - 1 - BUFFERS) : 0;
+        return applies ? pass.offload().copied(layers) : 0;
     }
 
     /**

@@ -165,6 +165,7 @@ class ActivationOffloadTest {
                 assertSame(expected.get(1), stack.step(pass, 33));
                 assertSame(expected.get(2), stack.step(pass, 20));
                 int copied = Math.min(c.layers, 9) - 4;
+                assertEquals(copied, pass.offload().copied(9));
                 long bytes = 33L * (c.kind == Kind.WIDTHS ? 80 : HIDDEN) * c.dtype.byteSize();
                 assertEquals((copied * bytes + 255) & -256, pass.hostBytes());
                 pass.offload(ActivationOffload.none());

@@ -11,6 +11,7 @@ import dev.chagres.optim.Lion;
 import dev.chagres.optim.Muon;
 import dev.chagres.optim.OptimizerConfig;
 import dev.chagres.optim.ScheduleFreeAdamW;
+import dev.chagres.pass.ActivationOffload;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.ZeroStage;
 import dev.chagres.trainer.Trainer;
@@ -27,8 +28,9 @@ import java.util.Locale;
  * @param accumulate micro-batches of a rank in a step
  * @param recompute what backward recomputes
  * @param optimizer how weights are updated
+ * @param offload of how many layers the inputs lie in the host's memory, where whole layers are recomputed
  */
-record Choice(Strategy strategy, int accumulate, Recompute recompute, Updates optimizer) {
+record Choice(Strategy strategy, int accumulate, Recompute recompute, Updates optimizer, ActivationOffload offload) {
     /** Of the first weights of an update's rate: {@code train} has the same. */
     private static final AdamW.Config ADAM = new AdamW.Config(0.9f, 0.98f, 1e-8f, 0.01f);
 
@@ -129,6 +131,21 @@ record Choice(Strategy strategy, int accumulate, Recompute recompute, Updates op
     /** The steps that all choices are to make. */
     record Steps(PlannedModel model, int gpus, int tokens, int context, TrainingRecipe recipe) {}
 
+    /** Makes one with all inputs of layers on the device. */
+    Choice(Strategy strategy, int accumulate, Recompute recompute, Updates optimizer) {
+        this(strategy, accumulate, recompute, optimizer, ActivationOffload.none());
+    }
+
+    /** Returns the same with so many micro-batches of a rank. */
+    Choice with(int newAccumulate) {
+        return new Choice(strategy, newAccumulate, recompute, optimizer, offload);
+    }
+
+    /** Returns the same with inputs of layers in the host's memory. */
+    Choice with(ActivationOffload newOffload) {
+        return new Choice(strategy, accumulate, recompute, optimizer, newOffload);
+    }
+
     /** Returns how many ranks have micro-batches of their own. */
     int dataRanks(Steps steps) {
         return strategy.sharesMicroBatches() ? 1 : steps.gpus;
@@ -149,12 +166,27 @@ record Choice(Strategy strategy, int accumulate, Recompute recompute, Updates op
         return whole && divides && (steps.gpus > 1 || strategy == Strategy.DDP);
     }
 
+    /** Returns how many layers a rank has; that of a pipeline which has most. */
+    int ownLayers(Steps steps) {
+        return strategy == Strategy.PP ? Math.ceilDiv(steps.model.layers(), steps.gpus) : steps.model.layers();
+    }
+
+    /** Returns what a rank copies to the host's memory in a micro-batch, and back. */
+    StepTime.Copies copies(Steps steps) {
+        int tokens = steps.tokens / (dataRanks(steps) * accumulate) / (strategy == Strategy.CP ? steps.gpus : 1);
+        double input =
+                (double) tokens * steps.model.hidden() * steps.recipe.dtype().byteSize();
+        int layers = ownLayers(steps);
+        return new StepTime.Copies(layers, offload.copied(layers), input);
+    }
+
     /** Returns what trains in this way. */
     Trainer trainer(Steps steps) {
         var shape = new BatchShape(BatchLayout.PACKED, steps.tokens, steps.context, dataRanks(steps) * accumulate);
         Trainer trainer = Trainer.of(steps.model.factory(recompute), shape)
                 .withDtype(steps.recipe.dtype())
-                .withOptimizer(optimizer.config(), 1);
+                .withOptimizer(optimizer.config(), 1)
+                .withOffload(offload);
         if (steps.recipe.quantizedWeight().isPresent()) {
             trainer = trainer.withRecipe(steps.recipe.quantizedWeight().get());
         }
@@ -179,7 +211,8 @@ record Choice(Strategy strategy, int accumulate, Recompute recompute, Updates op
     }
 
     private Trainer captured(Trainer trainer) {
-        return optimizer == Updates.ADAMW_OFFLOADED ? trainer : trainer.withCapturedSteps();
+        boolean copies = optimizer == Updates.ADAMW_OFFLOADED || !offload.isNone();
+        return copies ? trainer : trainer.withCapturedSteps();
     }
 
     /** Returns what trains in this way on one GPU, each step kernel by kernel. */
@@ -208,24 +241,39 @@ record Choice(Strategy strategy, int accumulate, Recompute recompute, Updates op
                 + (accumulate == 1 ? "" : " --accumulate " + accumulate)
                 + (recompute == Recompute.NONE ? "" : " --recompute " + recompute)
                 + switch (optimizer) {
-                    case ADAMW -> "";
-                    case ADAMW_OFFLOADED -> " --offload optimizer";
+                    case ADAMW, ADAMW_OFFLOADED -> "";
                     default -> " --optimizer " + optimizer;
-                };
+                }
+                + offloadOptions();
     }
 
-    /** Returns {@code zero2:1:none:adamw}, which {@link #parse} reads. */
+    private String offloadOptions() {
+        boolean state = optimizer == Updates.ADAMW_OFFLOADED;
+        if (offload.isNone()) {
+            return state ? " --offload optimizer" : "";
+        }
+        return " --offload " + (state ? "optimizer,activations" : "activations")
+                + (offload.equals(ActivationOffload.all()) ? "" : " --offload-layers " + offload);
+    }
+
+    /** Returns {@code zero2:1:none:adamw} or {@code zero2:1:layers:adamw:24}, which {@link #parse} reads. */
     @Override
     public String toString() {
-        return strategy + ":" + accumulate + ":" + recompute + ":" + optimizer;
+        return strategy + ":" + accumulate + ":" + recompute + ":" + optimizer
+                + (offload.isNone() ? "" : ":" + offload);
     }
 
     static Choice parse(String text) {
         String[] parts = text.toUpperCase(Locale.ROOT).split(":");
-        return new Choice(
+        Choice choice = new Choice(
                 Strategy.valueOf(parts[0]),
                 Integer.parseInt(parts[1]),
                 Recompute.valueOf(parts[2]),
                 Updates.valueOf(parts[3].replace('-', '_')));
+        if (parts.length == 4) {
+            return choice;
+        }
+        return choice.with(
+                parts[4].equals("ALL") ? ActivationOffload.all() : new ActivationOffload(Integer.parseInt(parts[4])));
     }
 }

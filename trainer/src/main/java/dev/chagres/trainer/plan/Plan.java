@@ -5,6 +5,7 @@ import dev.chagres.MemoryUse;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.bindings.NativeException;
 import dev.chagres.models.huggingface.CheckpointException;
+import dev.chagres.pass.ActivationOffload;
 import dev.chagres.trainer.StepEstimate;
 import dev.chagres.trainer.TrainingException;
 import dev.chagres.trainer.TrainingRecipe;
@@ -257,7 +258,7 @@ public final class Plan implements Callable<Integer> {
                             + " GiB; more GPUs, a shorter --context, or --optimizer adamw8bit,lion8bit; --all tells what each way needs");
             return 1;
         }
-        rows.sort(Comparator.comparingDouble((Row row) -> row.bytes <= memory * GIB ? 0 : 1)
+        rows.sort(Comparator.comparingDouble((Row row) -> fits(row) ? 0 : 1)
                 .thenComparingDouble(row -> -row.tokensPerSecond));
         List<Map<String, Object>> measured = measure == 0 ? List.of() : measured(rows, steps);
         if (json) {
@@ -274,32 +275,66 @@ public final class Plan implements Callable<Integer> {
         for (Choice.Updates updates : optimizers) {
             for (Choice.Strategy strategy : Choice.Strategy.values()) {
                 for (Recompute recompute : Recompute.values()) {
-                    for (int accumulate = 1; accumulate <= MOST_ACCUMULATED; accumulate *= 2) {
-                        Choice choice = new Choice(strategy, accumulate, recompute, updates);
-                        if (!choice.isPossible(steps)) {
-                            break;
-                        }
-                        Row row = row(choice, steps);
-                        boolean fits = row.bytes <= memory * GIB;
-                        if (all || fits) {
-                            rows.add(row);
-                        }
-                        if (fits && !all && strategy != Choice.Strategy.PP) {
-                            break; // more micro-batches would be smaller ones; those of a pipeline wait less for each
-                            // other
-                        }
-                    }
+                    rows.addAll(rows(new Choice(strategy, 1, recompute, updates), steps));
                 }
             }
         }
         return rows;
     }
 
+    /** Those of more and more micro-batches, and where layers are recomputed those with inputs in the host's memory. */
+    private List<Row> rows(Choice ofOne, Choice.Steps steps) {
+        List<Row> rows = new ArrayList<>();
+        boolean more = all || ofOne.strategy() == Choice.Strategy.PP;
+        boolean offloads = ofOne.recompute() == Recompute.LAYERS;
+        for (int accumulate = 1; accumulate <= MOST_ACCUMULATED; accumulate *= 2) {
+            Choice choice = ofOne.with(accumulate);
+            if (!choice.isPossible(steps)) {
+                break;
+            }
+            Row row = row(choice, steps);
+            if (all || fits(row)) {
+                rows.add(row);
+            }
+            if (offloads && (all || !fits(row))) {
+                Row offloaded = offloaded(row, steps);
+                if (offloaded != null && (all || fits(offloaded))) {
+                    rows.add(offloaded);
+                    offloads = more;
+                }
+            }
+            if (fits(row) && !more) {
+                break; // more micro-batches would be smaller ones; those of a pipeline wait less for each other
+            }
+        }
+        return rows;
+    }
+
+    private boolean fits(Row row) {
+        return row.bytes <= memory * GIB;
+    }
+
+    /** Returns the same with the inputs of as few layers in the host's memory as let it fit, or else of all; null where none would be copied. */
+    private @Nullable Row offloaded(Row onDevice, Choice.Steps steps) {
+        Row offloaded = row(onDevice.choice.with(ActivationOffload.all()), steps);
+        StepTime.Copies copies = offloaded.choice.copies(steps);
+        if (copies.inputs() == 0) {
+            return null;
+        }
+        double input = (onDevice.bytes - offloaded.bytes) / copies.inputs();
+        int left = input > 0 && !fits(onDevice) ? (int) ((memory * GIB - offloaded.bytes) / input) : 0;
+        if (left <= 0) {
+            return offloaded;
+        }
+        Row fewer = row(onDevice.choice.with(new ActivationOffload(copies.layers() - left)), steps);
+        return fits(fewer) ? fewer : offloaded;
+    }
+
     private Row row(Choice choice, Choice.Steps steps) {
         StepEstimate estimate = choice.trainer(steps).estimate();
         double length = meanLength == null ? Math.min(context, steps.tokens()) : meanLength;
-        var division =
-                new StepTime.Division(gpus, choice.strategy(), choice.accumulate(), linkBytes(), length, context);
+        var division = new StepTime.Division(
+                gpus, choice.strategy(), choice.accumulate(), linkBytes(), length, context, choice.copies(steps));
         StepTime time = StepTime.of(
                 steps.model(),
                 estimate,
@@ -323,12 +358,14 @@ public final class Plan implements Callable<Integer> {
                 context);
         out.printf(
                 Locale.ROOT,
-                "%-8s %10s %9s %15s %8s %10s %12s %7s %10s%n",
+                "%-8s %10s %9s %7s %15s %8s %8s %10s %12s %7s %10s%n",
                 "strategy",
                 "accumulate",
                 "recompute",
+                "offload",
                 "optimizer",
                 "GiB",
+                "host GiB",
                 "step ms",
                 "tokens/s",
                 "TFLOP/s",
@@ -337,13 +374,15 @@ public final class Plan implements Callable<Integer> {
             double seconds = row.time.seconds();
             out.printf(
                     Locale.ROOT,
-                    "%-8s %10d %9s %15s %7.1f%s %10.1f %,12.0f %7.0f %8.1f %%%n",
+                    "%-8s %10d %9s %7s %15s %7.1f%s %8.1f %10.1f %,12.0f %7.0f %8.1f %%%n",
                     gpus == 1 ? "-" : row.choice.strategy(),
                     row.choice.accumulate(),
                     row.choice.recompute(),
+                    row.choice.offload().isNone() ? "-" : row.choice.offload(),
                     row.choice.optimizer(),
                     row.bytes / GIB,
-                    row.bytes <= memory * GIB ? " " : "!",
+                    fits(row) ? " " : "!",
+                    row.estimate.hostBytes() / GIB,
                     1e3 * seconds,
                     row.tokensPerSecond,
                     row.estimate.flops().model() / seconds / 1e12,
@@ -377,6 +416,7 @@ public final class Plan implements Callable<Integer> {
             one.put("strategy", row.choice.strategy().toString());
             one.put("accumulate", row.choice.accumulate());
             one.put("recompute", row.choice.recompute().toString());
+            one.put("offload", row.choice.offload().toString());
             one.put("optimizer", row.choice.optimizer().toString());
             one.put("memoryBytes", (long) row.bytes);
             one.put("hostBytes", row.estimate.hostBytes());
@@ -387,6 +427,7 @@ public final class Plan implements Callable<Integer> {
             one.put("productSeconds", row.time.products());
             one.put("attentionSeconds", row.time.attention());
             one.put("elementwiseSeconds", row.time.elementwise());
+            one.put("exposedCopySeconds", row.time.copies());
             one.put("updateSeconds", row.time.update());
             one.put("exposedCommunicationSeconds", row.time.communication());
             one.put("tokensPerSecond", row.tokensPerSecond);

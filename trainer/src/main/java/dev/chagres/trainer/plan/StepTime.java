@@ -13,14 +13,20 @@ import java.util.Map;
  * @param products seconds of matrix products
  * @param attention seconds of attention
  * @param elementwise seconds of norms, activations, residual sums and casts, which wait for memory
+ * @param copies seconds by which copies of layers' inputs to the host's memory and back are longer than the layers beside them
  * @param update seconds of the optimizer and the gradients' norm
  * @param communication seconds of collectives that nothing hides, and in which stages of a pipeline wait for others
  */
-record StepTime(double products, double attention, double elementwise, double update, double communication) {
+record StepTime(
+        double products, double attention, double elementwise, double copies, double update, double communication) {
     /** Bytes a second that kernels read and write. */
     private static final double MEMORY = 4.3e12;
     /** The share of it that the optimizer reaches. */
     private static final double UPDATE_SHARE = 0.9;
+    /** Bytes a second of the link to the host's memory, each way. */
+    private static final double HOST_LINK = 50e9;
+    /** The share of a layer's time that forward takes, where backward recomputes it: the rest is backward's. */
+    private static final double FORWARD = 0.25;
     /** Tensors [tokens, hidden] that a layer reads and writes outside of products and attention, forward and backward. */
     private static final double TENSORS = 51;
 
@@ -41,7 +47,13 @@ record StepTime(double products, double attention, double elementwise, double up
      * @param microBatches of a rank
      */
     record Division(
-            int ranks, Choice.Strategy strategy, int microBatches, double linkBytes, double meanLength, int context) {
+            int ranks,
+            Choice.Strategy strategy,
+            int microBatches,
+            double linkBytes,
+            double meanLength,
+            int context,
+            Copies copies) {
         boolean splitsLayers() {
             return strategy == Choice.Strategy.TP;
         }
@@ -49,6 +61,23 @@ record StepTime(double products, double attention, double elementwise, double up
         /** Returns by how much a stage's time grows while it waits for micro-batches of others: (p - 1) / m. */
         double bubble() {
             return strategy == Choice.Strategy.PP ? (ranks - 1.0) / microBatches : 0;
+        }
+    }
+
+    /**
+     * What a rank copies in a micro-batch to the host's memory, and back.
+     *
+     * @param layers that the rank has
+     * @param inputs of layers that are copied
+     * @param bytes of an input
+     */
+    record Copies(int layers, int inputs, double bytes) {
+        /** Returns the seconds that copies take longer than the layers beside them, and those in which they keep the device's memory busy. */
+        double exposed(double computeSeconds) {
+            double layer = computeSeconds / layers;
+            double copy = bytes / HOST_LINK;
+            double waits = Math.max(0, copy - FORWARD * layer) + Math.max(0, copy - (1 - FORWARD) * layer);
+            return inputs * (waits + 2 * bytes / MEMORY);
         }
     }
 
@@ -69,11 +98,12 @@ record StepTime(double products, double attention, double elementwise, double up
                 tensors * ownTokens * hidden * 2 * model.layers() / MEMORY + model.layers() * LAYER_SECONDS;
         double update = updateBytes / (MEMORY * UPDATE_SHARE);
         double compute = among * (products + attention + elementwise);
+        double copies = division.microBatches * division.copies.exposed(compute / division.microBatches);
         double moved = moved(step.collectiveBytes(), division.ranks) / division.linkBytes;
         double exposed = division.strategy.sharesMicroBatches()
-                ? moved + division.bubble() * compute
+                ? moved + division.bubble() * (compute + copies)
                 : Math.max(0.03 * moved, moved - HIDING * compute);
-        return new StepTime(among * products, among * attention, among * elementwise, update, exposed);
+        return new StepTime(among * products, among * attention, among * elementwise, copies, update, exposed);
     }
 
     /** Bytes that a rank sends in rings. */
@@ -90,6 +120,6 @@ record StepTime(double products, double attention, double elementwise, double up
     }
 
     double seconds() {
-        return products + attention + elementwise + update + communication;
+        return products + attention + elementwise + copies + update + communication;
     }
 }

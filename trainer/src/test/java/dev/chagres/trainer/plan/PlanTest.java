@@ -5,6 +5,8 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.fasterxml.jackson.jr.ob.JSON;
 import dev.chagres.bindings.Provider;
+import dev.chagres.pass.ActivationOffload;
+import dev.chagres.trainer.TrainingRecipe;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.PrintStream;
@@ -69,6 +71,83 @@ class PlanTest {
             assertTrue(
                     ((Number) ((Map<?, ?>) one).get("memoryBytes")).doubleValue() <= 20.0 * (1L << 30), one.toString());
         }
+    }
+
+    /** Of 30 layers the inputs of all but four may lie on the host: as few as let steps fit, of the largest micro-batches. */
+    @Test
+    void keepsInputsOnTheHostWhereMemoryIsSmall() throws IOException {
+        String[] arguments = {"--model", "150M", "--tokens-per-step", "16384", "--json", "--all"};
+        List<?> counted = choices(arguments);
+        Map<?, ?> onDevice = recomputed(counted, "none");
+        Map<?, ?> onHost = recomputed(counted, "all");
+        double input = 16_384.0 * 640 * 2;
+        assertEquals(26 * input, number(onHost, "hostBytes"));
+        assertEquals(0, number(onDevice, "hostBytes"));
+        double least = number(onHost, "memoryBytes");
+        assertEquals(26 * input, number(onDevice, "memoryBytes") - least, input);
+        assertTrue(number(onHost, "tokensPerSecond") < number(onDevice, "tokensPerSecond"));
+        assertTrue(number(onHost, "exposedCopySeconds") > 0);
+        assertTrue(String.valueOf(onHost.get("options")).endsWith(" --recompute layers --offload activations"));
+
+        String enough = String.valueOf((least + 5.5 * input) / (1L << 30));
+        List<?> found = choices("--model", "150M", "--memory", enough, "--json");
+        Map<?, ?> fits = recomputed(found, "25");
+        assertEquals(least + 5 * input, number(fits, "memoryBytes"), input / 2);
+        assertEquals(21 * input, number(fits, "hostBytes"));
+        assertTrue(
+                String.valueOf(fits.get("options"))
+                        .endsWith("--recompute layers --offload activations --offload-layers 25"),
+                fits::toString);
+        for (Object one : found) {
+            Map<?, ?> choice = (Map<?, ?>) one;
+            boolean more = (int) choice.get("accumulate") > 1;
+            assertTrue(choice == fits || more || choice.get("offload").equals("none"), found::toString);
+        }
+    }
+
+    private static Map<?, ?> recomputed(List<?> choices, String offload) {
+        return choices.stream()
+                .map(one -> (Map<?, ?>) one)
+                .filter(one -> one.get("recompute").equals("layers")
+                        && one.get("accumulate").equals(1)
+                        && one.get("offload").equals(offload))
+                .findFirst()
+                .orElseThrow(() -> new AssertionError(offload + " of " + choices));
+    }
+
+    private static double number(Map<?, ?> choice, String name) {
+        return ((Number) choice.get(name)).doubleValue();
+    }
+
+    /** A millisecond's copies hide behind layers that take longer, forward a quarter of their time, and cost the device's memory what they move. */
+    @Test
+    void copiesThatAreLongerThanLayersAreWaitedFor() {
+        double bytes = 50e9 * 1e-3;
+        double busy = 2 * bytes / 4.3e12;
+        var copies = new StepTime.Copies(10, 6, bytes);
+        assertEquals(6 * busy, copies.exposed(10 * 4e-3), 1e-9);
+        assertEquals(6 * (0.5e-3 + busy), copies.exposed(10 * 2e-3), 1e-9);
+        assertEquals(6 * (0.75e-3 + 0.25e-3 + busy), copies.exposed(10 * 1e-3), 1e-9);
+        assertEquals(0, new StepTime.Copies(4, 0, bytes).exposed(1e-6));
+    }
+
+    @Test
+    void choicesAreReadAsTheyAreWritten() {
+        var choice = new Choice(Choice.Strategy.PP, 4, PlannedModel.Recompute.LAYERS, Choice.Updates.ADAMW_OFFLOADED);
+        assertEquals("pp:4:layers:adamw-offloaded", choice.toString());
+        for (ActivationOffload offload :
+                List.of(ActivationOffload.none(), new ActivationOffload(24), ActivationOffload.all())) {
+            Choice with = choice.with(offload);
+            assertEquals(with, Choice.parse(with.toString()));
+        }
+        assertEquals(
+                "pp:4:layers:adamw-offloaded:24",
+                choice.with(new ActivationOffload(24)).toString());
+        var steps = new Choice.Steps(PlannedModel.of("150M", 64), 2, 256, 64, TrainingRecipe.BF16);
+        assertEquals(
+                "--ranks 2 --strategy pp --tokens-per-step 256 --accumulate 4 --recompute layers --offload optimizer,activations",
+                choice.with(ActivationOffload.all()).options(steps));
+        assertEquals(15, choice.ownLayers(steps));
     }
 
     @Test
