@@ -41,15 +41,14 @@ import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.stream.IntStream;
 import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
-import org.junit.jupiter.api.DynamicTest;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
-import org.junit.jupiter.api.TestFactory;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -299,68 +298,6 @@ class RunStateTest {
                 assertEquals(loss, one.losses()[step], tolerance * loss, "loss of step " + step + " on one rank");
             }
         }
-    }
-
-    /** Ranks of a kind. */
-    private record Manner(Kept kept, int ranks) {
-        private static final int[] RANKS = {1, 2, 3, 4, 8};
-
-        private boolean isPossible() {
-            return switch (kept) {
-                case DDP, ONE, TWO, THREE -> true;
-                case TENSOR -> ranks == 2;
-                case TENSOR_COPIES, TENSOR_HYBRID -> ranks % 4 == 0;
-                default -> ranks % 2 == 0;
-            };
-        }
-
-        static List<Manner> all() {
-            return Stream.of(Kept.values())
-                    .flatMap(kept -> IntStream.of(RANKS).mapToObj(ranks -> new Manner(kept, ranks)))
-                    .filter(Manner::isPossible)
-                    .toList();
-        }
-
-        @Override
-        public String toString() {
-            return kept + " " + ranks;
-        }
-    }
-
-    /** Micro-batches of a step that any of these ranks divide. */
-    private static final int PARTS = 24;
-
-    /**
-     * With {@code -Dchagres.test.pairs=FILE} every pair of ranks, of which the file has those that were made; else two that a file of one rank
-     * goes to and comes from.
-     */
-    @TestFactory
-    Stream<DynamicTest> everyRanksGoOnFromEveryOthers() {
-        DevicesNeeded.assume(2);
-        String file = System.getProperty("chagres.test.pairs");
-        List<Manner> all = file == null ? List.of(new Manner(Kept.DDP, 1), new Manner(Kept.THREE, 2)) : Manner.all();
-        return all.stream()
-                .map(manner -> DynamicTest.dynamicTest(manner.toString(), () -> {
-                    Path made = file == null ? folder.resolve("pairs") : Path.of(file);
-                    List<String> lines = Files.exists(made) ? Files.readAllLines(made) : List.of();
-                    List<Manner> left = all.stream()
-                            .filter(later -> !lines.contains(manner + " -> " + later))
-                            .toList();
-                    if (left.isEmpty()) {
-                        return;
-                    }
-                    Path own = Files.createDirectory(folder.resolve(manner.toString()));
-                    var saved = new Saved(
-                            own, manner.kept, manner.ranks, file == null ? 2 : PARTS, DType.FLOAT32, Variant.PLAIN);
-                    for (Manner later : left) {
-                        saved.isGoneOnFromBy(later.kept, later.ranks);
-                        Files.writeString(
-                                made,
-                                manner + " -> " + later + "\n",
-                                StandardOpenOption.CREATE,
-                                StandardOpenOption.APPEND);
-                    }
-                }));
     }
 
     /** Before the first step, ranks save the bytes that one rank saves. */
