@@ -15,4 +15,5 @@ module dev.chagres.models {
     exports dev.chagres.models.esm;
     exports dev.chagres.models.huggingface;
     exports dev.chagres.models.text;
+    exports dev.chagres.models.transformer;
 }

@@ -9,13 +9,11 @@ import dev.chagres.layer.MlpConfig;
 import dev.chagres.layer.NormConfig;
 import dev.chagres.layer.QkNorm;
 import dev.chagres.layer.TransformerLayerConfig;
-import dev.chagres.parameter.Initializer;
+import dev.chagres.models.transformer.TransformerBody;
 import dev.chagres.parameter.ModelPlan;
-import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.pass.Recomputed;
 import dev.chagres.te.Activation;
-import java.util.List;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.function.Function;
@@ -37,8 +35,6 @@ import java.util.stream.Stream;
 public record DecoderConfig(
         DecoderSizes sizes, DecoderForm form, SpecialTokens tokens, Recomputation recomputation, int lossTokens)
         implements TrainedModel.Factory {
-    static final Initializer WEIGHTS = Initializer.normal(0.02f);
-
     /** What backward of the layers recomputes, so that they save less. */
     public enum Recomputation {
         /** Nothing. */
@@ -125,6 +121,19 @@ public record DecoderConfig(
         return NormConfig.rmsNorm(sizes.hidden()).withEpsilon(form.normEpsilon());
     }
 
+    /** Returns what the head reads. */
+    TransformerBody.Config body() {
+        return new TransformerBody.Config(
+                sizes.paddedVocabulary(),
+                IntStream.range(0, sizes.layers()).mapToObj(this::layer).toList(),
+                norm(),
+                form.rotary(),
+                sizes.context(),
+                recomputation == Recomputation.LAYERS
+                        ? TransformerBody.Layers.RECOMPUTED
+                        : TransformerBody.Layers.SAVED);
+    }
+
     /** Returns the configuration of a layer. */
     TransformerLayerConfig layer(int number) {
         int window = form.window(number);
@@ -167,15 +176,7 @@ public record DecoderConfig(
     /** {@inheritDoc} A tied table is at both ends, for the head reads it, too. */
     @Override
     public Optional<LayeredModel.Parts> parts(ModelPlan declared) {
-        List<Parameter> embedding = declared.group("embedding").parameters();
-        List<List<Parameter>> blocks = IntStream.range(0, sizes.layers())
-                .mapToObj(i -> declared.group("layers." + i).parameters())
-                .toList();
-        String last = form.head() == DecoderForm.Head.TIED ? "embedding" : "head";
-        List<Parameter> end = Stream.of("norm", last)
-                .flatMap(name -> declared.group(name).parameters().stream())
-                .toList();
-        return Optional.of(new LayeredModel.Parts(embedding, blocks, end, sizes.hidden()));
+        return Optional.of(body().parts(declared, form.head() == DecoderForm.Head.TIED ? "embedding" : "head"));
     }
 
     /**

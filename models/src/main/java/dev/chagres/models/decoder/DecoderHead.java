@@ -5,8 +5,11 @@ import dev.chagres.Scope;
 import dev.chagres.Shape;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.batch.TokenScores;
 import dev.chagres.layer.Bias;
 import dev.chagres.layer.Linear;
+import dev.chagres.models.transformer.TransformerBody;
+import dev.chagres.models.transformer.TransformerHead;
 import dev.chagres.ops.CrossEntropy.Factors;
 import dev.chagres.ops.VocabularyCrossEntropy;
 import dev.chagres.parallel.ParameterSplit;
@@ -31,7 +34,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: the device's thread.
  */
-final class DecoderHead {
+final class DecoderHead implements TransformerHead {
     private static final class Call extends SavedContext {
         private final SavedTensor hidden = new SavedTensor("the hidden states");
         private final SavedTensor labels = new SavedTensor("the labels");
@@ -44,6 +47,7 @@ final class DecoderHead {
     }
 
     private final Linear linear;
+    private final DecoderSizes sizes;
     private final VocabularyCrossEntropy crossEntropy;
     private final TensorParallel ranks;
     private final int lossTokens;
@@ -55,7 +59,7 @@ final class DecoderHead {
         ranks = plan.tensorParallel();
         lossTokens = config.lossTokens();
         ModelPlan group = plan.group("head");
-        DecoderSizes sizes = config.sizes();
+        sizes = config.sizes();
         Parameter weight = config.form().head() == DecoderForm.Head.TIED ? table : declare(sizes, group);
         linear = Linear.tied(weight, Bias.ABSENT, group);
         long columns = sizes.paddedVocabulary();
@@ -72,9 +76,9 @@ final class DecoderHead {
         return ranks.isSplit()
                 ? plan.declare(
                         "weight",
-                        DecoderConfig.WEIGHTS,
+                        TransformerBody.WEIGHTS,
                         new ParameterSplit(whole, 0, List.of(rows), ranks.rank(), ranks.size()))
-                : plan.declare("weight", DecoderConfig.WEIGHTS, rows, sizes.hidden());
+                : plan.declare("weight", TransformerBody.WEIGHTS, rows, sizes.hidden());
     }
 
     /** Enqueues the scores of all tokens. */
@@ -97,14 +101,16 @@ final class DecoderHead {
         }
     }
 
-    /** Returns the logits of the latest loss; null if they were not kept. */
-    @Nullable
-    Tensor scored() {
-        return scored;
+    @Override
+    public @Nullable TokenScores scores() {
+        Tensor logits = scored;
+        return logits == null
+                ? null
+                : new TokenScores(logits, ranks.begin(sizes.paddedVocabulary(), ranks.rank()), sizes.vocabulary());
     }
 
-    /** Enqueues the mean over the labelled tokens. */
-    Tensor loss(Tensor hidden, Tensor labels, Pass pass) {
+    @Override
+    public Tensor loss(Tensor hidden, Tensor labels, Pass pass) {
         pass.ensureBegun(this);
         scored = null;
         long tokens = hidden.size(0);
@@ -216,8 +222,8 @@ final class DecoderHead {
         }
     }
 
-    /** Enqueues the gradients of the weight, and returns that of the hidden states. */
-    Tensor backward(float factor, @Nullable Tensor lossScale, Pass pass) {
+    @Override
+    public Tensor backward(float factor, @Nullable Tensor lossScale, Pass pass) {
         pass.ensureBegun(this);
         Call call = saved.peek(pass);
         Tensor labels = call.labels.get();

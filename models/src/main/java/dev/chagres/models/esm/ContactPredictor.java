@@ -6,6 +6,7 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.layer.LayerNormLinear;
 import dev.chagres.layer.TransformerLayer;
+import dev.chagres.models.transformer.TransformerBody;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
@@ -64,8 +65,7 @@ public final class ContactPredictor implements AutoCloseable {
         }
         Stream stream = model.parameters().scope().stream();
         ModelPlan plan = new ModelPlan();
-        qkv = new LayerNormLinear(
-                Esm2Encoder.norm(config), 3L * config.hidden(), Esm2Encoder.WEIGHTS, plan.group("qkv"));
+        qkv = new LayerNormLinear(config.norm(), 3L * config.hidden(), TransformerBody.WEIGHTS, plan.group("qkv"));
         pass = Pass.evaluation(stream);
         parameters =
                 Parameters.allocate(stream.device(), plan, model.parameters().dtype(), 0);
@@ -90,9 +90,9 @@ public final class ContactPredictor implements AutoCloseable {
         pass.sequences(Sequences.packed(pass.scope(), count));
         Tensor ids = pass.scope().tensor(DType.INT32, count);
         ids.set(pass.stream(), tokens);
-        Tensor x = model.encoder().begin(ids, pass);
+        Tensor x = model.body().begin(ids, pass);
         Tensor projected = pass.scope().tensor(parameters.dtype(), count, 3L * config.hidden());
-        List<TransformerLayer> layers = model.encoder().blocks();
+        List<TransformerLayer> layers = model.body().blocks();
         for (int i = 0; i < layers.size(); i++) {
             take(layers.get(i));
             qkv.forward(x, projected, pass);

@@ -2,10 +2,10 @@ package dev.chagres.models.esm;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
-import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.layer.Linear;
+import dev.chagres.models.transformer.TransformerBody;
 import dev.chagres.ops.Embedding;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
@@ -37,10 +37,8 @@ public final class Esm2Base implements AutoCloseable {
     private record PooledLayers(Linear dense, Tanh tanh) {}
 
     private final Esm2Config config;
-    private final Esm2Encoder encoder;
+    private final TransformerBody body;
     private final @Nullable PooledLayers pooler;
-    private final Scope scope;
-    private final Parameters parameters;
 
     /**
      * Makes a model with its first weights, on one rank.
@@ -61,7 +59,7 @@ public final class Esm2Base implements AutoCloseable {
     public Esm2Base(Device device, Esm2Config config, Pooler pooler, Function<ModelPlan, Parameters> memory) {
         this.config = config;
         ModelPlan plan = new ModelPlan();
-        encoder = new Esm2Encoder(config, plan);
+        body = config.body(plan);
         long hidden = config.hidden();
         this.pooler = Objects.requireNonNull(pooler, "pooler") == Pooler.NONE
                 ? null
@@ -69,12 +67,11 @@ public final class Esm2Base implements AutoCloseable {
                         new Linear(
                                 hidden,
                                 hidden,
-                                Esm2Encoder.WEIGHTS,
+                                TransformerBody.WEIGHTS,
                                 plan.group("pooler").child("dense")),
                         new Tanh("pooler.tanh"));
         plan.freeze();
-        scope = device.openScope();
-        parameters = encoder.allocate(scope, plan, memory);
+        body.allocate(device, _ -> {}, memory);
     }
 
     /** Returns sizes and form. */
@@ -89,7 +86,7 @@ public final class Esm2Base implements AutoCloseable {
 
     /** Returns the weights. */
     public Parameters parameters() {
-        return parameters;
+        return body.parameters();
     }
 
     /**
@@ -101,7 +98,7 @@ public final class Esm2Base implements AutoCloseable {
      * @throws IllegalArgumentException when shapes, types or devices do not fit
      */
     public Tensor hidden(Tensor ids, Pass pass) {
-        return encoder.forward(ids, pass);
+        return body.forward(ids, pass);
     }
 
     /**
@@ -141,7 +138,6 @@ public final class Esm2Base implements AutoCloseable {
     /** Frees the weights. A second call does nothing. */
     @Override
     public void close() {
-        parameters.close();
-        scope.close();
+        body.close();
     }
 }

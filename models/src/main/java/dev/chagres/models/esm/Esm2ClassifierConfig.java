@@ -4,10 +4,8 @@ import dev.chagres.Device;
 import dev.chagres.batch.LayeredModel;
 import dev.chagres.batch.TrainedModel;
 import dev.chagres.parameter.ModelPlan;
-import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.Trainable;
-import java.util.List;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.function.Function;
@@ -129,13 +127,6 @@ public record Esm2ClassifierConfig(Esm2Config encoder, Task task, int labels, Pr
 
     @Override
     public Optional<LayeredModel.Parts> parts(ModelPlan declared) {
-        List<List<Parameter>> blocks = IntStream.range(0, encoder.layers())
-                .mapToObj(i -> declared.group("layers." + i).parameters())
-                .toList();
-        List<Parameter> end = List.of("norm", "classifier").stream()
-                .flatMap(name -> declared.group(name).parameters().stream())
-                .toList();
-        return Optional.of(
-                new LayeredModel.Parts(declared.group("embedding").parameters(), blocks, end, encoder.hidden()));
+        return Optional.of(encoder.body().parts(declared, "classifier"));
     }
 }

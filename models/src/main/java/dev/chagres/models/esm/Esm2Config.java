@@ -1,17 +1,21 @@
 package dev.chagres.models.esm;
 
 import dev.chagres.Device;
+import dev.chagres.attention.AttentionMask;
+import dev.chagres.attention.RotaryConfig;
 import dev.chagres.batch.LayeredModel;
 import dev.chagres.batch.TrainedModel;
+import dev.chagres.layer.AttentionConfig;
+import dev.chagres.layer.NormConfig;
+import dev.chagres.layer.TransformerLayerConfig;
+import dev.chagres.models.data.EsmVocabulary;
+import dev.chagres.models.transformer.TransformerBody;
 import dev.chagres.parameter.ModelPlan;
-import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
-import java.util.List;
+import java.util.Collections;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.function.Function;
-import java.util.stream.IntStream;
-import java.util.stream.Stream;
 
 /**
  * Sizes and form of an ESM-2, and what backward recomputes. A trainer makes the model of it.
@@ -102,14 +106,40 @@ public record Esm2Config(
     /** {@inheritDoc} The embedding's table is at both ends, for the head reads it, too. */
     @Override
     public Optional<LayeredModel.Parts> parts(ModelPlan declared) {
-        List<Parameter> embedding = declared.group("embedding").parameters();
-        List<List<Parameter>> blocks = IntStream.range(0, layers)
-                .mapToObj(i -> declared.group("layers." + i).parameters())
-                .toList();
-        List<Parameter> end = Stream.of("norm", "head", "embedding")
-                .flatMap(name -> declared.group(name).parameters().stream())
-                .toList();
-        return Optional.of(new LayeredModel.Parts(embedding, blocks, end, hidden));
+        return Optional.of(body().parts(declared, "head", "embedding"));
+    }
+
+    /** Returns the configuration of all norms. */
+    NormConfig norm() {
+        return NormConfig.layerNorm(hidden).withEpsilon(form.normEpsilon());
+    }
+
+    /** Declares what all heads read. */
+    TransformerBody body(ModelPlan plan) {
+        return new TransformerBody(
+                body(), form.masks() == Esm2Form.Masks.DROPPED ? new MaskedEmbeddings(plan) : null, plan);
+    }
+
+    /** Returns sizes and form of what all heads read. */
+    TransformerBody.Config body() {
+        TransformerLayerConfig plain = TransformerLayerConfig.encoder(
+                        hidden, AttentionConfig.of(heads, headDim(), AttentionMask.none()))
+                .withNorm(norm());
+        TransformerLayerConfig layer = plain.withMlp(
+                        plain.mlp().withGelu(form.gelu()).withInner(inner))
+                .withRecomputation(
+                        recomputation == Esm2Recomputation.NORMS
+                                ? TransformerLayerConfig.Recomputation.NORMS
+                                : TransformerLayerConfig.Recomputation.NONE);
+        return new TransformerBody.Config(
+                EsmVocabulary.PADDED_SIZE,
+                Collections.nCopies(layers, layer),
+                norm(),
+                RotaryConfig.of(headDim()).withFrequencies(form.frequencies()),
+                context,
+                recomputation == Esm2Recomputation.LAYERS
+                        ? TransformerBody.Layers.RECOMPUTED
+                        : TransformerBody.Layers.SAVED);
     }
 
     /**
@@ -122,7 +152,7 @@ public record Esm2Config(
     public double flops(long tokens, long attendedPairs) {
         double square = (double) hidden * hidden;
         double productWeights =
-                layers * (4 * square + 2.0 * inner * hidden) + square + (double) Esm2.VOCABULARY * hidden;
+                layers * (4 * square + 2.0 * inner * hidden) + square + (double) EsmVocabulary.PADDED_SIZE * hidden;
         return 6 * productWeights * tokens + 12.0 * layers * hidden * attendedPairs;
     }
 }

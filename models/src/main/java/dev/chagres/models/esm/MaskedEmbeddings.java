@@ -5,6 +5,7 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.CuSeqlens;
 import dev.chagres.attention.Sequences;
 import dev.chagres.models.data.EsmVocabulary;
+import dev.chagres.models.transformer.TransformerBody;
 import dev.chagres.nccl.Reduction;
 import dev.chagres.ops.TokenDropout;
 import dev.chagres.parallel.ContextParallel;
@@ -27,7 +28,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: the device's thread.
  */
-final class MaskedEmbeddings extends Layer {
+final class MaskedEmbeddings extends Layer implements TransformerBody.EmbeddingStep {
     /** Share of tokens that training leaves unmasked: 1 - 0.15 times 0.8. */
     private static final float KEPT = 0.88f;
 
@@ -47,8 +48,8 @@ final class MaskedEmbeddings extends Layer {
         context = plan.contextParallel();
     }
 
-    /** Enqueues the product of x with the factors of {@code allIds}, INT32 [T]. */
-    Tensor scale(Tensor x, Tensor allIds, Pass pass) {
+    @Override
+    public Tensor scale(Tensor x, Tensor allIds, Pass pass) {
         ids = allIds;
         try {
             return forward(x, pass);

@@ -44,18 +44,14 @@ final class CheckpointTensors implements AutoCloseable {
         if (!isSingle && !Files.isRegularFile(index)) {
             throw CheckpointException.of(folder, missing(folder), null);
         }
-        CheckpointTensors opened = new CheckpointTensors(isSingle ? single : index);
-        try {
+        return CheckpointWeights.orClosed(new CheckpointTensors(isSingle ? single : index), opened -> {
             if (isSingle) {
                 opened.add(single);
             } else {
                 opened.addShards(folder, JsonObject.read(index).textsByName(WEIGHT_MAP));
             }
             return opened;
-        } catch (RuntimeException | Error failure) {
-            opened.close();
-            throw failure;
-        }
+        });
     }
 
     /** Opens a single file. */

@@ -290,6 +290,15 @@ final class CheckpointWeights implements AutoCloseable {
         return plan -> Parameters.allocateZeros(device, plan, dtype);
     }
 
+    /** Returns the same of a model that is not trained: nothing has memory for a gradient. */
+    static Function<ModelPlan, Parameters> frozen(Device device, DType dtype) {
+        Function<ModelPlan, Parameters> memory = memory(device, dtype);
+        return plan -> {
+            plan.freeze();
+            return memory.apply(plan);
+        };
+    }
+
     static void ensureFloat(DType dtype) {
         if (!Objects.requireNonNull(dtype, "dtype").isFloat()) {
             throw new IllegalArgumentException("dtype: expected FLOAT32, BFLOAT16 or FLOAT16, got " + dtype);
@@ -309,28 +318,35 @@ final class CheckpointWeights implements AutoCloseable {
         }
     }
 
-    /** Makes a model of a folder, and loads its parameters. */
-    static <M extends TrainedModel> M filled(Supplier<M> maker, Consumer<Parameters> load, Path folder) {
-        M model = made(maker, folder);
+    /** Makes a model of a folder, and loads its weights. */
+    static <M extends AutoCloseable> M loaded(Supplier<M> maker, Consumer<M> load, Path folder) {
+        M model;
         try {
-            load.accept(model.parameters());
-            return model;
-        } catch (RuntimeException | Error failure) {
-            model.close();
-            throw failure;
-        }
-    }
-
-    /** Makes a model of a folder, without its weights. */
-    static <M> M made(Supplier<M> maker, Path folder) {
-        try {
-            return maker.get();
+            model = maker.get();
         } catch (IllegalArgumentException refused) {
             throw CheckpointException.of(
                     folder.resolve(CONFIG),
                     "expected sizes that layers take: "
                             + CheckpointException.plain(String.valueOf(refused.getMessage())),
                     refused);
+        }
+        return orClosed(model, opened -> {
+            load.accept(opened);
+            return opened;
+        });
+    }
+
+    /** Returns what is made of something open, which is closed if that fails. */
+    static <R extends AutoCloseable, T> T orClosed(R open, Function<R, T> next) {
+        try {
+            return next.apply(open);
+        } catch (RuntimeException | Error failure) {
+            try {
+                open.close();
+            } catch (Exception alsoFailed) {
+                failure.addSuppressed(alsoFailed);
+            }
+            throw failure;
         }
     }
 

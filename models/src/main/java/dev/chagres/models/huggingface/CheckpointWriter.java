@@ -61,6 +61,27 @@ final class CheckpointWriter {
         }
     }
 
+    /**
+     * Writes a model to a folder that does not exist yet, or is empty.
+     *
+     * @param others tensors that are no parameters, by name; those of the model come first
+     */
+    static void write(
+            Path folder, FolderFiles files, Parameters parameters, Map<String, TensorSource> others, long shardBytes) {
+        write(folder, whole -> {
+            Stream stream = parameters.scope().stream();
+            try (Scope views = stream.device().openScope(stream)) {
+                Map<String, TensorSource> all = sources(files.targets(), parameters, files.paddedRows(), views);
+                files.constants().forEach(source -> all.put(source.spec().name(), source));
+                others.forEach(all::putIfAbsent);
+                writeTensors(whole, all, shardBytes);
+            }
+            for (Map.Entry<String, byte[]> file : files.files().entrySet()) {
+                Files.write(whole.resolve(file.getKey()), file.getValue());
+            }
+        });
+    }
+
     private static void ensureFree(Path folder) throws IOException {
         if (!Files.exists(folder)) {
             return;
@@ -111,7 +132,7 @@ final class CheckpointWriter {
     }
 
     /** Writes tensors in the order of their names: one file, or several and their index. */
-    static void writeTensors(Path folder, Map<String, TensorSource> all, long shardBytes) throws IOException {
+    private static void writeTensors(Path folder, Map<String, TensorSource> all, long shardBytes) throws IOException {
         List<List<TensorSource>> shards = shards(all.values(), shardBytes);
         if (shards.size() == 1) {
             SafetensorsWriter.write(folder.resolve(CheckpointTensors.SINGLE), shards.getFirst(), METADATA);

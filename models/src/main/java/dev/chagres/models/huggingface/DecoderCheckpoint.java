@@ -9,6 +9,7 @@ import dev.chagres.models.decoder.DecoderConfig;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
 import java.nio.file.Path;
+import java.util.Map;
 import java.util.Objects;
 import java.util.function.Function;
 
@@ -61,8 +62,10 @@ public final class DecoderCheckpoint {
     public static Decoder open(Device device, Path folder, DType dtype) {
         Function<ModelPlan, Parameters> memory = CheckpointWeights.memory(device, dtype);
         try (DecoderSource source = DecoderSource.open(Objects.requireNonNull(folder, "folder"))) {
-            return CheckpointWeights.filled(
-                    () -> new Decoder(device, source.config(), new ModelPlan(), memory), source::load, folder);
+            return CheckpointWeights.loaded(
+                    () -> new Decoder(device, source.config(), new ModelPlan(), memory),
+                    model -> source.load(model.parameters()),
+                    folder);
         }
     }
 
@@ -156,6 +159,11 @@ public final class DecoderCheckpoint {
                     "config: expected no folder of unused tensors, for a decoder computes with all, got "
                             + config.unusedFrom().get());
         }
-        new DecoderWriter(model, config).write(folder);
+        DecoderFiles files = new DecoderFiles(
+                model.config(),
+                config.decoderLayout(),
+                model.parameters().dtype(),
+                config.tokenizerFrom().orElse(null));
+        CheckpointWriter.write(folder, files, model.parameters(), Map.of(), config.shardBytes());
     }
 }

@@ -1,11 +1,8 @@
 package dev.chagres.models.huggingface;
 
 import dev.chagres.DType;
-import dev.chagres.Shape;
 import dev.chagres.attention.Llama3Scaling;
 import dev.chagres.attention.RotaryConfig;
-import dev.chagres.io.ModelFiles;
-import dev.chagres.io.TensorSource;
 import dev.chagres.layer.Bias;
 import dev.chagres.models.decoder.DecoderArchitecture;
 import dev.chagres.models.decoder.DecoderConfig;
@@ -29,7 +26,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: immutable.
  */
-final class DecoderFiles implements ModelFiles {
+final class DecoderFiles extends FolderFiles {
     private final DecoderConfig config;
     private final DecoderSizes sizes;
     private final DecoderForm form;
@@ -77,22 +74,9 @@ final class DecoderFiles implements ModelFiles {
         }
     }
 
+    @Override
     List<Target> targets() {
         return DecoderTensors.targets(config, layout);
-    }
-
-    @Override
-    public List<Named> tensors(String parameter) {
-        return targets().stream()
-                .filter(target -> target.parameter().equals(parameter))
-                .flatMap(target ->
-                        target.parts().stream().map(part -> new Named(part.tensor(), Shape.of(part.sizes()))))
-                .toList();
-    }
-
-    @Override
-    public List<TensorSource> constants() {
-        return List.of();
     }
 
     @Override

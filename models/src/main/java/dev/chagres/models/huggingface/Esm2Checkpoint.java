@@ -4,6 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.ModelFiles;
+import dev.chagres.io.TensorSource;
 import dev.chagres.layer.GeluForm;
 import dev.chagres.models.esm.ContactPredictor;
 import dev.chagres.models.esm.Esm2;
@@ -16,9 +17,11 @@ import dev.chagres.parameter.Parameters;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.function.Function;
+import java.util.function.UnaryOperator;
 import java.util.stream.IntStream;
 
 /**
@@ -89,10 +92,29 @@ public final class Esm2Checkpoint {
      * @throws IllegalArgumentException when the type is no float
      */
     public static Esm2 open(Device device, Path folder, DType dtype) {
-        Function<ModelPlan, Parameters> memory = CheckpointWeights.memory(device, dtype);
+        return open(device, folder, UnaryOperator.identity(), CheckpointWeights.memory(device, dtype));
+    }
+
+    /**
+     * Makes the same to evaluate it: its parameters are frozen, so that there is no memory for gradients.
+     *
+     * @param dtype of weights and activations: FLOAT32, BFLOAT16 or FLOAT16, to which the file's numbers are rounded
+     * @param context longest sequence in tokens
+     * @throws CheckpointException as {@link #open}
+     * @throws IllegalArgumentException when the type is no float, or the context is below 1
+     */
+    public static Esm2 openFrozen(Device device, Path folder, DType dtype, int context) {
+        return open(device, folder, config -> config.withContext(context), CheckpointWeights.frozen(device, dtype));
+    }
+
+    private static Esm2 open(
+            Device device, Path folder, UnaryOperator<Esm2Config> chosen, Function<ModelPlan, Parameters> memory) {
         try (Esm2Source source = maskedLm(folder)) {
-            return CheckpointWeights.filled(
-                    () -> new Esm2(device, source.config(), new ModelPlan(), memory), source::load, folder);
+            Esm2Config config = chosen.apply(source.config());
+            return CheckpointWeights.loaded(
+                    () -> new Esm2(device, config, new ModelPlan(), memory),
+                    model -> source.load(model.parameters()),
+                    folder);
         }
     }
 
@@ -124,15 +146,10 @@ public final class Esm2Checkpoint {
         Function<ModelPlan, Parameters> memory = CheckpointWeights.memory(device, dtype);
         try (Esm2Source source = Esm2Source.open(Objects.requireNonNull(folder, "folder"))) {
             Esm2Config config = context.map(source.config()::withContext).orElse(source.config());
-            Esm2Base model =
-                    CheckpointWeights.made(() -> new Esm2Base(device, config, source.pooler(), memory), folder);
-            try {
-                source.loadBase(model.parameters());
-                return model;
-            } catch (RuntimeException | Error failure) {
-                model.close();
-                throw failure;
-            }
+            return CheckpointWeights.loaded(
+                    () -> new Esm2Base(device, config, source.pooler(), memory),
+                    model -> source.loadBase(model.parameters()),
+                    folder);
         }
     }
 
@@ -146,9 +163,9 @@ public final class Esm2Checkpoint {
     public static Esm2Classifier openClassifier(Device device, Path folder, DType dtype) {
         Function<ModelPlan, Parameters> memory = CheckpointWeights.memory(device, dtype);
         try (Esm2Source source = classifier(folder)) {
-            return CheckpointWeights.filled(
+            return CheckpointWeights.loaded(
                     () -> new Esm2Classifier(device, source.classifier(), new ModelPlan(), memory),
-                    source::load,
+                    model -> source.load(model.parameters()),
                     folder);
         }
     }
@@ -162,13 +179,8 @@ public final class Esm2Checkpoint {
     }
 
     private static Esm2Source ensured(Path folder, EsmArchitecture... expected) {
-        Esm2Source source = Esm2Source.open(Objects.requireNonNull(folder, "folder"));
-        try {
-            return source.ensure(expected);
-        } catch (CheckpointException refusal) {
-            source.close();
-            throw refusal;
-        }
+        return CheckpointWeights.orClosed(
+                Esm2Source.open(Objects.requireNonNull(folder, "folder")), source -> source.ensure(expected));
     }
 
     /**
@@ -308,7 +320,23 @@ public final class Esm2Checkpoint {
     public static void save(Esm2 model, Path folder, SaveConfig config) {
         Objects.requireNonNull(folder, "folder");
         CheckpointWeights.ensureWhole(Objects.requireNonNull(model, "model"));
-        new Esm2Writer(model, Objects.requireNonNull(config, "config")).write(folder);
+        save(
+                new Esm2Files(model.config(), model.parameters().dtype(), config.layout()),
+                model.parameters(),
+                folder,
+                config);
+    }
+
+    private static void save(Esm2Files files, Parameters parameters, Path folder, SaveConfig config) {
+        files.ensureForm();
+        if (config.unusedFrom().isEmpty()) {
+            CheckpointWriter.write(folder, files, parameters, Map.of(), config.shardBytes());
+            return;
+        }
+        try (Esm2Source other = Esm2Source.open(config.unusedFrom().get())) {
+            Map<String, TensorSource> unused = files.isNvidia() ? Map.of() : other.unused(files::named);
+            CheckpointWriter.write(folder, files, parameters, unused, config.shardBytes());
+        }
     }
 
     /**
@@ -320,7 +348,12 @@ public final class Esm2Checkpoint {
      */
     public static void save(Esm2Base model, Path folder, SaveConfig config) {
         Objects.requireNonNull(folder, "folder");
-        new Esm2Writer(Objects.requireNonNull(model, "model"), Objects.requireNonNull(config, "config")).write(folder);
+        Objects.requireNonNull(model, "model");
+        save(
+                new Esm2Files(model.config(), model.pooler(), model.parameters().dtype()),
+                model.parameters(),
+                folder,
+                config);
     }
 
     /**
@@ -336,9 +369,11 @@ public final class Esm2Checkpoint {
         Objects.requireNonNull(config, "config");
         try (Esm2Source source = maskedLm(from)) {
             Esm2Config target = inLayout(source.config(), config.layout());
-            Function<ModelPlan, Parameters> memory = CheckpointWeights.memory(device, source.dtype());
-            try (Esm2 model = CheckpointWeights.filled(
-                    () -> new Esm2(device, target, new ModelPlan(), memory), source::load, from)) {
+            Function<ModelPlan, Parameters> memory = CheckpointWeights.frozen(device, source.dtype());
+            try (Esm2 model = CheckpointWeights.loaded(
+                    () -> new Esm2(device, target, new ModelPlan(), memory),
+                    made -> source.load(made.parameters()),
+                    from)) {
                 save(model, to, config);
             }
         }
@@ -385,6 +420,11 @@ public final class Esm2Checkpoint {
     public static void save(Esm2Classifier model, Path folder, SaveConfig config) {
         Objects.requireNonNull(folder, "folder");
         CheckpointWeights.ensureWhole(Objects.requireNonNull(model, "model"));
-        new Esm2Writer(model, Objects.requireNonNull(config, "config")).write(folder);
+        save(
+                new Esm2Files(
+                        model.config(), config.labels(), model.parameters().dtype()),
+                model.parameters(),
+                folder,
+                config);
     }
 }

@@ -2,7 +2,6 @@ package dev.chagres.models.huggingface;
 
 import dev.chagres.DType;
 import dev.chagres.Shape;
-import dev.chagres.io.ModelFiles;
 import dev.chagres.io.TensorSource;
 import dev.chagres.io.TensorSpec;
 import dev.chagres.layer.GeluForm;
@@ -27,7 +26,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: immutable.
  */
-final class Esm2Files implements ModelFiles {
+final class Esm2Files extends FolderFiles {
     private static final double BASE = 10_000;
 
     private final EsmArchitecture architecture;
@@ -83,11 +82,12 @@ final class Esm2Files implements ModelFiles {
         return layout.isNvidia();
     }
 
-    /** Returns the rows of tensors whose parameters have padding; 0 for those without padding. */
+    @Override
     long paddedRows() {
         return layout == EsmLayout.NV_ESM ? EsmVocabulary.PADDED_SIZE : 0;
     }
 
+    @Override
     List<Target> targets() {
         return targets;
     }
@@ -110,15 +110,6 @@ final class Esm2Files implements ModelFiles {
                     + (isNvidia() ? "" : "; train with Esm2Form.published()"));
         }
         return this;
-    }
-
-    @Override
-    public List<Named> tensors(String parameter) {
-        return targets.stream()
-                .filter(target -> target.parameter().equals(parameter))
-                .flatMap(target ->
-                        target.parts().stream().map(part -> new Named(part.tensor(), Shape.of(part.sizes()))))
-                .toList();
     }
 
     @Override

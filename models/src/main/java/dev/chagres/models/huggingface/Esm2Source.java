@@ -1,7 +1,9 @@
 package dev.chagres.models.huggingface;
 
-import dev.chagres.DType;
 import dev.chagres.checkpoint.RunState;
+import dev.chagres.io.SafetensorsEntry;
+import dev.chagres.io.TensorSource;
+import dev.chagres.io.TensorSpec;
 import dev.chagres.models.esm.ContactPredictor;
 import dev.chagres.models.esm.Esm2Base.Pooler;
 import dev.chagres.models.esm.Esm2ClassifierConfig;
@@ -9,7 +11,6 @@ import dev.chagres.models.esm.Esm2ClassifierConfig.Task;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.huggingface.CheckpointTensors.Found;
 import dev.chagres.parameter.Parameters;
-import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -18,6 +19,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
+import java.util.function.UnaryOperator;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
@@ -27,46 +29,48 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: the device's thread.
  */
-final class Esm2Source implements AutoCloseable {
+final class Esm2Source extends ModelSource {
     private static final String CLASSIFIER = "classifier.";
 
     private final EsmArchitecture architecture;
     private final EsmFields fields;
     private final Esm2Config config;
-    private final CheckpointWeights weights;
-    private final List<Target> targets;
 
     private Esm2Source(EsmArchitecture architecture, EsmFields fields, Esm2Config sizes, CheckpointWeights weights) {
-        this.architecture = architecture;
-        this.fields = fields;
-        this.weights = weights;
         boolean isNvidia = architecture == EsmArchitecture.NV_MASKED_LM;
         weights.ensureHas(isNvidia ? NvEsmTensors.last(sizes) : Esm2Tensors.last(sizes));
-        targets = targets(sizes);
+        List<Target> targets = switch (architecture) {
+            case NV_MASKED_LM -> NvEsmTensors.targets(sizes, fields.isInterleaved() ? sizes.heads() : 0);
+            case MASKED_LM -> Esm2Tensors.targets(sizes);
+            case BASE -> Esm2Tensors.targets(sizes, pooler(architecture, weights));
+            case TOKENS, SEQUENCES -> Esm2Tensors.targets(fields.classifier(sizes, task(architecture)));
+        };
         targets.forEach(
                 target -> weights.find(target, isNvidia ? CheckpointWeights.Rows.PADDED : CheckpointWeights.Rows.SAME));
-        config = sizes.withForm(sizes.form().withFrequencies(frequencies(sizes)));
+        List<Double> frequencies = frequencies(sizes, fields, weights);
         weights.refuseOthers(
-                "an " + architecture.className() + " of " + config.layers() + " layers",
+                "an " + architecture.className() + " of " + sizes.layers() + " layers",
                 name -> Esm2Tensors.isFrequencies(name)
                         || Esm2Tensors.isUnused(name)
                         || name.equals(Esm2Tensors.TIED_DECODER));
-        weights.checkTied(Esm2Tensors.TIED_DECODER, embedding());
+        String embedding = isNvidia ? NvEsmTensors.EMBEDDING : Esm2Tensors.EMBEDDING;
+        weights.checkTied(Esm2Tensors.TIED_DECODER, embedding);
+        super(fields.json(), architecture.className(), embedding, targets, weights);
+        this.architecture = architecture;
+        this.fields = fields;
+        config = sizes.withForm(sizes.form().withFrequencies(frequencies));
     }
 
-    private List<Target> targets(Esm2Config sizes) {
-        Task task = architecture.task();
-        return switch (architecture) {
-            case NV_MASKED_LM -> NvEsmTensors.targets(sizes, fields.isInterleaved() ? sizes.heads() : 0);
-            case MASKED_LM -> Esm2Tensors.targets(sizes);
-            case BASE -> Esm2Tensors.targets(sizes, pooler());
-            case TOKENS, SEQUENCES ->
-                Esm2Tensors.targets(fields.classifier(sizes, Objects.requireNonNull(task, "task")));
-        };
+    private static Task task(EsmArchitecture architecture) {
+        return Objects.requireNonNull(architecture.task(), "task");
     }
 
     /** Returns whether a model without a head has a pooler, as its tensors say; of a model with a head none, though its files may have one. */
     Pooler pooler() {
+        return pooler(architecture, weights());
+    }
+
+    private static Pooler pooler(EsmArchitecture architecture, CheckpointWeights weights) {
         boolean present = Esm2Tensors.namesOf(Esm2Tensors.POOLER).stream().anyMatch(weights.all()::containsKey);
         return architecture == EsmArchitecture.BASE && present ? Pooler.FIRST_TOKEN : Pooler.NONE;
     }
@@ -78,30 +82,13 @@ final class Esm2Source implements AutoCloseable {
         EsmFields fields = new EsmFields(json);
         Esm2Config sizes = fields.config(); // before any other file is read
         TokenizerFiles.check(folder);
-        CheckpointWeights weights = new CheckpointWeights(CheckpointTensors.open(folder), Esm2Tensors::namesOf);
-        try {
-            return new Esm2Source(architecture, fields, sizes, weights);
-        } catch (RuntimeException | Error failure) {
-            weights.close();
-            throw failure;
-        }
-    }
-
-    static JsonObject config(Path folder) {
-        Path file = folder.resolve(CheckpointWeights.CONFIG);
-        if (Files.notExists(file) && Files.exists(folder.resolve(PeftConfig.FILE))) {
-            throw CheckpointException.of(
-                    file,
-                    "expected a file, got none, but " + PeftConfig.FILE
-                            + ": these are adapters of PEFT, which PeftAdapters opens beside their model, and ./chagres"
-                            + " convert adds to it",
-                    null);
-        }
-        return JsonObject.read(file);
+        return CheckpointWeights.orClosed(
+                new CheckpointWeights(CheckpointTensors.open(folder), Esm2Tensors::namesOf),
+                weights -> new Esm2Source(architecture, fields, sizes, weights));
     }
 
     /** Returns the frequencies, which are the same wherever the files have them; those of the base where they have none. */
-    private List<Double> frequencies(Esm2Config sizes) {
+    private static List<Double> frequencies(Esm2Config sizes, EsmFields fields, CheckpointWeights weights) {
         @Nullable Found first = null;
         float[] values = {};
         for (Map.Entry<String, Found> tensor : weights.all().entrySet()) {
@@ -148,10 +135,10 @@ final class Esm2Source implements AutoCloseable {
     }
 
     private Found named(String tensor) {
-        Found own = weights.all().get(tensor);
-        Found bare = weights.all().get(tensor.substring(Esm2Tensors.PREFIX.length()));
+        Found own = weights().all().get(tensor);
+        Found bare = weights().all().get(tensor.substring(Esm2Tensors.PREFIX.length()));
         if (own == null && bare == null) {
-            throw CheckpointException.ofTensor(weights.main(), tensor, "expected it for contacts, got none");
+            throw CheckpointException.ofTensor(weights().main(), tensor, "expected it for contacts, got none");
         }
         return own == null ? Objects.requireNonNull(bare) : own;
     }
@@ -168,8 +155,7 @@ final class Esm2Source implements AutoCloseable {
     /** Refuses another head. */
     Esm2Source ensure(EsmArchitecture... expected) {
         if (!List.of(expected).contains(architecture)) {
-            throw fields.json()
-                    .refused(
+            throw json().refused(
                             "architectures",
                             Arrays.stream(expected)
                                     .map(EsmArchitecture::className)
@@ -181,77 +167,64 @@ final class Esm2Source implements AutoCloseable {
 
     /** Returns sizes, form and classes of a classifier. */
     Esm2ClassifierConfig classifier() {
-        return fields.classifier(config, Objects.requireNonNull(architecture.task(), "task"));
+        return fields.classifier(config, task(architecture));
     }
 
     /** Returns the names of the classes, LABEL_0 and so on where the file has none. */
     List<String> labelNames() {
         int count = fields.labels();
-        Map<String, String> given =
-                fields.json().has("id2label") ? fields.json().textsByName("id2label") : Map.of();
+        Map<String, String> given = json().has("id2label") ? json().textsByName("id2label") : Map.of();
         return IntStream.range(0, count)
                 .mapToObj(i -> given.getOrDefault(String.valueOf(i), "LABEL_" + i))
                 .toList();
     }
 
-    /** Returns the type that the weights were saved in: that of the file's text, else that of the embedding. */
-    DType dtype() {
-        return fields.json().dtype().orElseGet(() -> weights.entry(embedding()).dtype());
-    }
-
-    private String embedding() {
-        return architecture == EsmArchitecture.NV_MASKED_LM ? NvEsmTensors.EMBEDDING : Esm2Tensors.EMBEDDING;
-    }
-
-    /** Returns the tensors of the folder that the model does not compute with, by name. */
-    Map<String, Found> unused() {
-        Map<String, Found> unused = new HashMap<>(weights.all());
+    /**
+     * Returns the tensors of the folder that the model does not compute with, by the names of another folder.
+     *
+     * @param named the name that a tensor has there
+     */
+    Map<String, TensorSource> unused(UnaryOperator<String> named) {
         boolean pools = pooler() != Pooler.NONE;
-        unused.keySet().removeIf(name -> !Esm2Tensors.isUnused(name) || pools && name.contains("pooler."));
+        Map<String, TensorSource> unused = new HashMap<>();
+        weights().all().forEach((name, found) -> {
+            if (Esm2Tensors.isUnused(name) && !(pools && name.contains("pooler."))) {
+                SafetensorsEntry entry = found.entry();
+                TensorSpec spec = new TensorSpec(named.apply(name), entry.dtype(), entry.shape());
+                unused.put(spec.name(), TensorSource.of(spec, entry.bytes()));
+            }
+        });
         return unused;
-    }
-
-    /** Copies all weights into the parameters of a model of these sizes, and waits. */
-    void load(Parameters parameters) {
-        weights.load(targets, parameters);
     }
 
     /** Copies the weights that all heads read. */
     void loadEncoder(Parameters parameters) {
-        weights.load(encoder(), parameters);
+        weights().load(encoder(), parameters);
     }
 
     /** Copies the weights of a model without a head, which may be all that is taken of one with a head. */
     void loadBase(Parameters parameters) {
-        weights.load(architecture == EsmArchitecture.BASE ? targets : encoder(), parameters);
+        weights().load(architecture == EsmArchitecture.BASE ? targets() : encoder(), parameters);
     }
 
     private List<Target> encoder() {
         Set<String> names =
                 Esm2Tensors.encoder(config).stream().map(Target::parameter).collect(Collectors.toSet());
-        return targets.stream()
+        return targets().stream()
                 .filter(target -> names.contains(target.parameter()))
                 .toList();
     }
 
-    /** Copies all weights to where a state keeps them, on each rank its parts. */
-    void load(RunState state) {
-        weights.load(targets, architecture.className(), name -> false, state);
-    }
-
-    /** The same of a model that may have adapters, and a head of its own where the folder has that of the masked-language model. */
+    /** The same of a model that may also have a head of its own, where the folder has that of the masked-language model. */
+    @Override
     void begin(RunState state) {
         boolean hasHead = state.specs().stream().anyMatch(spec -> spec.name().startsWith(CLASSIFIER));
         boolean leavesHead = hasHead && architecture.beginsClassifiers();
-        weights.load(
-                leavesHead ? encoder() : targets,
-                architecture.className(),
-                name -> PeftModules.isAdapter(name) || (leavesHead && name.startsWith(CLASSIFIER)),
-                state);
-    }
-
-    @Override
-    public void close() {
-        weights.close();
+        weights()
+                .load(
+                        leavesHead ? encoder() : targets(),
+                        architecture.className(),
+                        name -> PeftModules.isAdapter(name) || (leavesHead && name.startsWith(CLASSIFIER)),
+                        state);
     }
 }

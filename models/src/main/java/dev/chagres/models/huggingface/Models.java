@@ -21,7 +21,7 @@ public final class Models {
      * @throws CheckpointException when the file cannot be read
      */
     public static boolean isDecoder(Path folder) {
-        return DecoderFields.architecture(Esm2Source.config(Objects.requireNonNull(folder, "folder")))
+        return DecoderFields.architecture(ModelSource.config(Objects.requireNonNull(folder, "folder")))
                 .isPresent();
     }
 
@@ -38,7 +38,7 @@ public final class Models {
      * @throws IllegalArgumentException when the type is no float
      */
     public static TrainedModel open(Device device, Path folder, DType dtype) {
-        JsonObject config = Esm2Source.config(Objects.requireNonNull(folder, "folder"));
+        JsonObject config = ModelSource.config(Objects.requireNonNull(folder, "folder"));
         if (DecoderFields.architecture(config).isPresent()) {
             return DecoderCheckpoint.open(device, folder, dtype);
         }

@@ -14,7 +14,6 @@ import dev.chagres.models.decoder.Decoder;
 import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.Esm2Classifier;
 import dev.chagres.models.esm.Esm2ClassifierConfig;
-import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.huggingface.Target.Part;
 import dev.chagres.parameter.LoraConfig;
 import dev.chagres.parameter.ModelPlan;
@@ -62,7 +61,7 @@ public final class PeftAdapters {
      */
     public static LoraConfig config(Path model, Path adapters) {
         Objects.requireNonNull(model, "model");
-        if (DecoderFields.architecture(Esm2Source.config(model)).isPresent()) {
+        if (Models.isDecoder(model)) {
             try (DecoderSource base = DecoderSource.open(model);
                     PeftSource source = decoder(base, adapters)) {
                 return source.lora();
@@ -96,11 +95,13 @@ public final class PeftAdapters {
         Function<ModelPlan, Parameters> memory = CheckpointWeights.memory(device, dtype);
         try (DecoderSource base = DecoderSource.open(Objects.requireNonNull(model, "model"));
                 PeftSource source = decoder(base, adapters)) {
-            Decoder made = new Decoder(device, base.config(), adapted(source.lora()), memory);
-            return loaded(made, () -> {
-                base.load(made.parameters());
-                source.load(made.parameters());
-            });
+            return CheckpointWeights.loaded(
+                    () -> new Decoder(device, base.config(), adapted(source.lora()), memory),
+                    made -> {
+                        base.load(made.parameters());
+                        source.load(made.parameters());
+                    },
+                    model);
         }
     }
 
@@ -118,11 +119,13 @@ public final class PeftAdapters {
         Function<ModelPlan, Parameters> memory = CheckpointWeights.memory(device, dtype);
         try (DecoderSource base = DecoderSource.open(Objects.requireNonNull(model, "model"));
                 PeftSource source = decoder(base, adapters)) {
-            Decoder made = new Decoder(device, base.config(), new ModelPlan(), memory);
-            return loaded(made, () -> {
-                base.load(made.parameters());
-                source.merge(made.parameters());
-            });
+            return CheckpointWeights.loaded(
+                    () -> new Decoder(device, base.config(), new ModelPlan(), memory),
+                    made -> {
+                        base.load(made.parameters());
+                        source.merge(made.parameters());
+                    },
+                    model);
         }
     }
 
@@ -136,11 +139,13 @@ public final class PeftAdapters {
      * @throws IllegalArgumentException when the type is no float
      */
     public static Esm2Classifier openClassifier(Device device, Path model, Path adapters, DType dtype) {
+        Function<ModelPlan, Parameters> memory = CheckpointWeights.memory(device, dtype);
         try (PeftEsm2 source = open(model, adapters)) {
             Esm2ClassifierConfig config = classifier(source);
-            Esm2Classifier made =
-                    new Esm2Classifier(device, config, adapted(source.lora()), CheckpointWeights.memory(device, dtype));
-            return loaded(made, () -> source.load(made.parameters()));
+            return CheckpointWeights.loaded(
+                    () -> new Esm2Classifier(device, config, adapted(source.lora()), memory),
+                    made -> source.load(made.parameters()),
+                    model);
         }
     }
 
@@ -154,13 +159,15 @@ public final class PeftAdapters {
      * @throws IllegalArgumentException when the type is no float
      */
     public static Esm2 open(Device device, Path model, Path adapters, DType dtype) {
+        Function<ModelPlan, Parameters> memory = CheckpointWeights.memory(device, dtype);
         try (PeftEsm2 source = open(model, adapters)) {
             if (source.classifier() != null) {
                 throw source.refused("a masked-language model");
             }
-            Esm2Config config = source.config();
-            Esm2 made = new Esm2(device, config, adapted(source.lora()), CheckpointWeights.memory(device, dtype));
-            return loaded(made, () -> source.load(made.parameters()));
+            return CheckpointWeights.loaded(
+                    () -> new Esm2(device, source.config(), adapted(source.lora()), memory),
+                    made -> source.load(made.parameters()),
+                    model);
         }
     }
 
@@ -175,11 +182,13 @@ public final class PeftAdapters {
      * @throws IllegalArgumentException when the type is no float
      */
     public static Esm2Classifier openMergedClassifier(Device device, Path model, Path adapters, DType dtype) {
+        Function<ModelPlan, Parameters> memory = CheckpointWeights.memory(device, dtype);
         try (PeftEsm2 source = open(model, adapters)) {
             Esm2ClassifierConfig config = classifier(source);
-            Esm2Classifier made =
-                    new Esm2Classifier(device, config, new ModelPlan(), CheckpointWeights.memory(device, dtype));
-            return loaded(made, () -> source.loadMerged(made.parameters()));
+            return CheckpointWeights.loaded(
+                    () -> new Esm2Classifier(device, config, new ModelPlan(), memory),
+                    made -> source.loadMerged(made.parameters()),
+                    model);
         }
     }
 
@@ -203,8 +212,7 @@ public final class PeftAdapters {
      */
     public static void merge(Device device, Path model, Path adapters, Path folder) {
         SaveConfig saved = SaveConfig.standard();
-        if (DecoderFields.architecture(Esm2Source.config(Objects.requireNonNull(model, "model")))
-                .isPresent()) {
+        if (Models.isDecoder(Objects.requireNonNull(model, "model"))) {
             try (Decoder merged = openMergedDecoder(device, model, adapters, DecoderCheckpoint.dtype(model))) {
                 DecoderCheckpoint.save(merged, folder, saved.withTokenizerFrom(model));
             }
@@ -255,16 +263,6 @@ public final class PeftAdapters {
         ModelPlan plan = new ModelPlan();
         plan.adapt(lora);
         return plan;
-    }
-
-    private static <M extends TrainedModel> M loaded(M model, Runnable load) {
-        try {
-            load.run();
-            return model;
-        } catch (RuntimeException | Error failure) {
-            model.close();
-            throw failure;
-        }
     }
 
     /**

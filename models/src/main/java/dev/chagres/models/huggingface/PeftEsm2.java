@@ -33,8 +33,7 @@ final class PeftEsm2 implements AutoCloseable {
     /** Opens and checks both folders. */
     static PeftEsm2 open(Path model, Path adapters) {
         PeftConfig fields = PeftConfig.read(adapters);
-        Esm2Source base = Esm2Source.open(model);
-        try {
+        return CheckpointWeights.orClosed(Esm2Source.open(model), base -> {
             if (base.architecture() == EsmArchitecture.NV_MASKED_LM) {
                 throw CheckpointException.of(
                         model.resolve(CheckpointWeights.CONFIG),
@@ -42,26 +41,18 @@ final class PeftEsm2 implements AutoCloseable {
                                 + " NVIDIA's; convert it",
                         null);
             }
-            CheckpointTensors tensors = PeftSource.tensors(adapters);
-            @Nullable Esm2ClassifierConfig classifier;
-            try {
-                classifier = classifier(base, fields, tensors);
-            } catch (RuntimeException | Error failure) {
-                tensors.close();
-                throw failure;
-            }
-            PeftSource source = PeftSource.of(fields, tensors, PeftModules.of(base.config(), classifier));
-            if (classifier != null
-                    && base.architecture().beginsClassifiers()
-                    && source.lora().trained().isEmpty()) {
-                source.close();
-                throw fields.json().refused("modules_to_save", "classifier, for the model's folder has no such head");
-            }
-            return new PeftEsm2(base, source, classifier);
-        } catch (RuntimeException | Error failure) {
-            base.close();
-            throw failure;
-        }
+            return CheckpointWeights.orClosed(PeftSource.tensors(adapters), tensors -> {
+                Esm2ClassifierConfig classifier = classifier(base, fields, tensors);
+                PeftSource source = PeftSource.of(fields, tensors, PeftModules.of(base.config(), classifier));
+                if (classifier != null
+                        && base.architecture().beginsClassifiers()
+                        && source.lora().trained().isEmpty()) {
+                    throw fields.json()
+                            .refused("modules_to_save", "classifier, for the model's folder has no such head");
+                }
+                return new PeftEsm2(base, source, classifier);
+            });
+        });
     }
 
     /** Of a masked-language model the adapters say what is classified, and their head how many classes there are. */

@@ -40,14 +40,12 @@ final class PeftSource implements AutoCloseable {
 
     /** Checks the tensors of a folder, and owns them; closes them where it fails. */
     static PeftSource of(PeftConfig fields, CheckpointTensors tensors, PeftModules modules) {
-        CheckpointWeights weights = new CheckpointWeights(
-                tensors, List::of, new CheckpointWeights.Said(PeftConfig.FILE, "target_modules and modules_to_save"));
-        try {
-            return new PeftSource(fields, weights, modules);
-        } catch (RuntimeException | Error failure) {
-            weights.close();
-            throw failure;
-        }
+        return CheckpointWeights.orClosed(
+                new CheckpointWeights(
+                        tensors,
+                        List::of,
+                        new CheckpointWeights.Said(PeftConfig.FILE, "target_modules and modules_to_save")),
+                weights -> new PeftSource(fields, weights, modules));
     }
 
     LoraConfig lora() {

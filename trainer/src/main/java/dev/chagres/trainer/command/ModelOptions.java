@@ -8,8 +8,6 @@ import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.Esm2Base;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.huggingface.Esm2Checkpoint;
-import dev.chagres.parameter.ModelPlan;
-import dev.chagres.parameter.Parameters;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -161,17 +159,7 @@ final class ModelOptions {
 
     /** Makes the masked-language model, to evaluate it: nothing has a gradient. */
     Esm2 open(Device device) {
-        Esm2 model = new Esm2(device, config(), new ModelPlan(), plan -> {
-            plan.freeze();
-            return Parameters.allocateZeros(device, plan, chosen().dtype);
-        });
-        try {
-            Esm2Checkpoint.load(model, folder);
-            return model;
-        } catch (RuntimeException | Error failure) {
-            model.close();
-            throw failure;
-        }
+        return Esm2Checkpoint.openFrozen(device, folder, chosen().dtype, config().context());
     }
 
     /** Returns a text that tells this model from another one: sizes and checksums of the beginnings and ends of its files. */
