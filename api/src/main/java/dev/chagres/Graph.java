@@ -156,10 +156,10 @@ public final class Graph implements AutoCloseable {
      * Enqueues the recorded work on the stream that was captured, after the work enqueued there. Once that has succeeded, counters such as
      * {@code Optimizer.step()} are incremented.
      *
-     * @throws IllegalStateException after {@link #close()}, while a stream of the device captures, when an object that writes numbers of
-     *     the step is closed, when gradients that the graph overwrites were written in this step already, or gradients that it adds to or
-     *     reads were not, or when memory whose contents kernels trust, such as the offsets of sequences, was handed out for something else;
-     *     or inside {@code Communicator.group}
+     * @throws IllegalStateException after {@link #close()}, while a stream of the device captures, inside {@code Communicator.group}, or
+     *     when an object that writes numbers of the step is closed. Also when gradients that the graph overwrites were written in this step
+     *     already, or those that it adds to or reads were not. Also when memory whose contents kernels trust, such as the offsets of
+     *     sequences, was handed out for something else
      * @throws dev.chagres.bindings.CudaException when CUDA refuses it
      */
     public void launch() {

@@ -192,9 +192,9 @@ public final class CuSeqlens {
      * unchanged until the stream has done the copy.
      *
      * @param source native memory with INT32 offsets, one more than there are sequences
-     * @throws IllegalArgumentException when the source is too short, the first offset is not 0, they decrease, a sequence is longer
-     *     than {@link #fixed} was told, the tokens are fewer or more and not those of padded sequences, or a sequence has no keys
-     *     for a captured graph in which cuDNN's kernels attend over them; the offsets then stay as they are
+     * @throws IllegalArgumentException when the source is too short, the first offset is not 0, or they decrease. Also when a sequence is
+     *     longer than {@link #fixed} was told, or the tokens are fewer or more and not those of padded sequences. Also when a sequence has no
+     *     keys for a captured graph in which cuDNN's kernels attend over them. The offsets then stay as they are
      * @throws IllegalStateException when this was not made by {@link #fixed}, or its scope was closed or restarted
      */
     public void set(MemorySegment source) {

@@ -3,10 +3,9 @@ package dev.chagres.attention;
 import dev.chagres.internal.Checks;
 
 /**
- * Llama 3's scaling of frequencies for contexts longer than those of training. With the turns {@code t = originalPositions *
- * frequency / (2 pi)} that a pair makes over the original context, a frequency f becomes {@code f / factor} where t is below
- * {@code lowFrequencyFactor}, stays where t is above {@code highFrequencyFactor}, and between them becomes
- * {@code (1 - s) f / factor + s f} with {@code s = (t - low) / (high - low)}.
+ * Llama 3's scaling of frequencies for contexts longer than those of training. A pair of frequency f makes {@code t = originalPositions f /
+ * (2 pi)} turns over the original context. f becomes {@code f / factor} where t is below {@code lowFrequencyFactor}, and stays where t is
+ * above {@code highFrequencyFactor}. Between them it becomes {@code (1 - s) f / factor + s f} with {@code s = (t - low) / (high - low)}.
  *
  * <p>Threading: immutable.
  *

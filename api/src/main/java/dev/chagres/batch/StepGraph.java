@@ -167,8 +167,8 @@ public final class StepGraph implements AutoCloseable {
      * next call, and the gradients are discarded.
      *
      * @return the micro-batches of the step; their {@link ModelInput#share} is valid until the next step
-     * @throws IllegalStateException when no batch was uploaded, this or an object that the captured steps use is closed, a stream of the
-     *     device captures, it is called inside a step, or a step would be replayed for which {@code Optimizer.rate} was not called
+     * @throws IllegalStateException when no batch was uploaded, or this or an object that the captured steps use is closed. Also inside a
+     *     step, while a stream of the device captures, or when a step would be replayed for which {@code Optimizer.rate} was not called
      */
     public List<ModelInput> step() {
         if (closed) {

@@ -101,11 +101,10 @@ public final class SafetensorsFile implements AutoCloseable {
     /**
      * Opens a file and checks its header; or the folder of a checkpoint, or of a run, whose last one it is.
      *
-     * @throws SafetensorsException when it cannot be read, is no safetensors file, or is damaged: the header has not the checksum that
-     *     {@link SafetensorsWriter#writeWithChecksums} has written, is no JSON, has fields other than the format's, a name twice, is longer
-     *     than 100 MB, or has so many tensors or so much metadata that they need more than a quarter of the heap; tensors overlap, leave a
-     *     gap, end behind the file, or do
-     *     not have the bytes that type and shape need
+     * @throws SafetensorsException when it cannot be read, is no safetensors file, or is damaged. Its header lacks the checksum that {@link
+     *     SafetensorsWriter#writeWithChecksums} has written, is no JSON, has fields other than the format's or a name twice, is longer than
+     *     100 MB, or would need more than a quarter of the heap. Or tensors overlap, leave a gap, end behind the file, or do not have the
+     *     bytes that type and shape need
      */
     public static SafetensorsFile open(Path file) {
         if (Files.isDirectory(Checks.given("file", file))) {

@@ -15,8 +15,8 @@ import dev.chagres.pass.SavedTensor;
 import org.jspecify.annotations.Nullable;
 
 /**
- * {@code loss = sum over labelled tokens of l[t] / n}, where n is the number of labelled tokens, or a number of the caller's, and {@code
- * l[t] = logsumexp(z[t]) - (1 - e) z[t, label[t]] - e (mean of z[t] over the classes)} with label smoothing e, 0 by default, set by {@link
+ * {@code loss = sum over labelled tokens of l[t] / n}, where {@code l[t] = logsumexp(z[t]) - (1 - e) z[t, label[t]] - e (mean of z[t] over
+ * the classes)}. n is the number of labelled tokens, or a number of the caller's. e is the label smoothing, 0 by default, set by {@link
  * #withLabelSmoothing}. {@link #tokenLosses} gives l itself.
  *
  * <p>Only the first {@code classes} columns of the logits take part; the others are padding and get no gradient. A token whose label is

@@ -127,9 +127,9 @@ public final class Linear extends Layer {
      * Multiplies by a weight that another layer declared, such as an embedding's table; only the bias is declared in
      * {@code plan}. The two layers' gradients of the weight add up.
      *
-     * <p>With the table of {@link Embedding#vocabularyParallel}, of which each tensor-parallel rank has some rows, a rank reads all tokens,
-     * which must be the same on all ranks, computes its own columns of the output, and sums the input's gradient over the ranks;
-     * sequence-parallel ranks put a {@link TokenGather} before the layer.
+     * <p>Of the table of {@link Embedding#vocabularyParallel} each tensor-parallel rank has some rows. A rank then reads all tokens, which
+     * must be the same on all ranks, computes its own columns of the output, and sums the input's gradient over the ranks.
+     * Sequence-parallel ranks put a {@link TokenGather} before the layer.
      *
      * @param weight [out, in], or the rows of it that this rank of {@code plan} has
      * @throws IllegalArgumentException when the weight is no matrix, or is split by columns or among other ranks than those of the plan

@@ -15,8 +15,8 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * The matrix products {@code d = op(a) op(b)} of {@link Gemm} with less host time, since cuBLASLt's heuristic is asked once per kind of
- * product rather than in each call, and with a {@link ProductPlan}, which may be faster than {@link Gemm}'s kernel.
+ * The matrix products {@code d = op(a) op(b)} of {@link Gemm} with less host time: cuBLASLt's heuristic is asked once per kind of product
+ * rather than in each call. A {@link ProductPlan} may choose a kernel that is faster than {@link Gemm}'s.
  *
  * <p>Everything is row-major: op(a) is [M, K], op(b) is [K, N], d is [M, N]; op is the matrix itself or its transpose. a and b have one
  * floating-point type, or are FP8 with scales. Sums are FP32, of FP8 numbers as the {@link Gemm.Accumulator} says. On GPUs products of

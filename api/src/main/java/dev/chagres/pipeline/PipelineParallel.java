@@ -133,9 +133,9 @@ public final class PipelineParallel implements AutoCloseable {
      * @param microBatches of the step; with several stages a rank best a multiple of the ranks
      * @throws IllegalArgumentException when the number is not positive or more than a {@link PipelineSchedule} can have, ranks that
      *     compare theirs have other ones, or a micro-batch has no tokens
-     * @throws IllegalStateException when this is closed, a stage calls it, a run or an evaluation has failed before on several ranks, a
-     *     stage draws another number of random numbers than in the first micro-batch, or optimizers of two ranks have different settings
-     *     (betas, epsilon, decay, types, or groups with their rates and decays), in which case every rank throws
+     * @throws IllegalStateException when this is closed, a stage calls it, or a run or an evaluation has failed before on several ranks.
+     *     Also when a stage draws another number of random numbers than in the first micro-batch. Also, on every rank, when optimizers of
+     *     two ranks have different settings (betas, epsilon, decay, types, or groups with their rates and decays)
      * @throws dev.chagres.bindings.CaptureException while the stream captures
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come, also if it uses the last run's number of
      *     micro-batches and this rank does not

@@ -293,8 +293,8 @@ public final class FullySharded extends Strategy {
     }
 
     /**
-     * Gathers the state that is needed to go on exactly, a group at a time, and passes it to {@code sink} tensor by tensor, with the names
-     * and shapes of {@link Parameters#state()} and {@link Optimizer#state()} of a model that is neither sharded nor split. Each rank calls it,
+     * Gathers the state that is needed to go on exactly, a group at a time, and passes it to {@code sink} tensor by tensor. Names and shapes
+     * are those of {@link Parameters#state()} and {@link Optimizer#state()} of a model that is neither sharded nor split. Each rank calls it,
      * with the same optimizer's state; a rank of a pipeline gets its stages.
      *
      * @param optimizer of these parameters
@@ -351,10 +351,10 @@ public final class FullySharded extends Strategy {
      * @return the strategy of the remaining ranks, which follows the same passes and keeps the parameters; its {@link #mesh()} is closed
      *     with it
      * @throws IllegalArgumentException when the optimizer is that of other parameters
-     * @throws IllegalStateException when this is closed, there is one copy of the model, its layers, stages or tokens are split among
-     *     ranks, the optimizer's state is sharded among {@link OptimizerSharding#ALL_RANKS}, weights are gathered in windows by ranks that
-     *     are processes, or a step was taken without {@link #awaitGradients}; when no rank has failed; or when no complete copy is left:
-     *     the text says which parts were lost
+     * @throws IllegalStateException when this is closed, no rank has failed, or a step was taken without {@link #awaitGradients}. Also when
+     *     there is one copy of the model, or its layers, stages or tokens are split among ranks. Also when the optimizer's state is sharded
+     *     among {@link OptimizerSharding#ALL_RANKS}, or weights are gathered in windows by ranks that are processes. Also when no complete
+     *     copy is left: the text says which parts were lost
      * @throws RankFailedException when this rank's copy has lost a rank, or the others have gone on without this one
      */
     public FullySharded shrink(Optimizer optimizer) {

@@ -156,9 +156,9 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
      * optimizer, which wait for the sums on the device. Gradients that no backward pass of this rank has written count as 0. The first
      * call, and the second one if a rank had no optimizer before, compare the settings of the ranks' optimizers, and wait for the result.
      *
-     * @throws IllegalStateException when they were summed since the last step, this is closed, ranks that communicate in each micro-batch
-     *     have computed different numbers of them, or optimizers of two ranks have different settings (betas, epsilon, decay, types, or
-     *     groups), in which case every rank throws; or inside {@link Communicator#group}
+     * @throws IllegalStateException when they were summed since the last step, this is closed, or inside {@link Communicator#group}. Also
+     *     when ranks that communicate in each micro-batch have computed different numbers of them. Also, on every rank, when optimizers of
+     *     two ranks have different settings (betas, epsilon, decay, types, or groups)
      * @throws RankFailedException when another rank failed or did not come
      */
     public final void sumGradients() {
