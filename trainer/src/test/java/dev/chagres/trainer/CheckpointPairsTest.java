@@ -112,7 +112,7 @@ class CheckpointPairsTest {
                                     true,
                                     RankLayout.Places.THREADS,
                                     1,
-                                    CpCommType.A2A,
+                                    RankLayout.CpCommType.A2A,
                                     DType.FLOAT32)
                             : null;
                 case ZERO1_TP -> halves ? sharded(1, 1, half, 1, 2, ZeroStage.ONE) : null;
