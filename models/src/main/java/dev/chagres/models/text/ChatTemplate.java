@@ -2,15 +2,16 @@ package dev.chagres.models.text;
 
 import com.fasterxml.jackson.core.JsonFactory;
 import com.fasterxml.jackson.core.JsonParser;
-import com.fasterxml.jackson.core.JsonToken;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
+import java.util.Optional;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -18,7 +19,7 @@ import org.jspecify.annotations.Nullable;
  * tokenizer_config.json}.
  *
  * <p>The template is rendered by {@code com.hubspot.jinjava:jinjava} (Apache License 2.0), which a program that uses this class names as a
- * dependency. What it lacks of Jinja is here: texts have Python's methods, and {@code raise_exception}, {@code strftime_now}, {@code tojson} and
+ * dependency. What it lacks of Jinja is here: texts and mappings have Python's methods, and {@code raise_exception}, {@code strftime_now}, {@code tojson} and
  * {@code {% generation %}} are those of transformers. Anything else that a template asks for is refused, with file and line.
  *
  * <p>Threading: one thread at a time.
@@ -33,17 +34,63 @@ public final class ChatTemplate {
     private static final String ASSISTANT = "assistant";
 
     /**
-     * What somebody says.
+     * What somebody says, calls, or got from a call.
      *
      * <p>Threading: immutable.
      *
-     * @param role such as {@code system}, {@code user}, {@code assistant}
+     * @param fields {@code role} and {@code content}, a text or a list of texts {@code {"type": "text", "text": …}}; also {@code tool_calls},
+     *     {@code tool_call_id}, {@code name}, {@code reasoning_content}, {@code reasoning}, {@code thinking}, with values of JSON. Those that are
+     *     null are left out, at every depth; where there are calls alone, the content is the empty text
      */
-    public record Message(String role, String content) {
-        /** Checks that both are there. */
+    public record Message(Map<String, Object> fields) {
+        /**
+         * Checks and copies the fields.
+         *
+         * @throws IllegalArgumentException when there is another field, or one has another type; the text names it
+         */
         public Message {
-            Objects.requireNonNull(role, "role");
-            Objects.requireNonNull(content, "content");
+            fields = ChatValues.message(Objects.requireNonNull(fields, "fields"));
+        }
+
+        /** Makes one that is a text. */
+        public Message(String role, String content) {
+            this(inOrder(Objects.requireNonNull(role, "role"), Objects.requireNonNull(content, "content")));
+        }
+
+        private static Map<String, Object> inOrder(String role, String content) {
+            Map<String, Object> fields = new LinkedHashMap<>();
+            fields.put("role", role);
+            fields.put("content", content);
+            return fields;
+        }
+
+        /** Returns who it is from, such as {@code system}, {@code user}, {@code assistant}, {@code tool}. */
+        public String role() {
+            return String.valueOf(fields.get("role"));
+        }
+
+        /** Returns the text; nothing where there is none, or a list of texts. */
+        public Optional<String> content() {
+            return fields.get("content") instanceof String text ? Optional.of(text) : Optional.empty();
+        }
+    }
+
+    /**
+     * A function that the assistant may call.
+     *
+     * <p>Threading: immutable.
+     *
+     * @param schema {@code {"type": "function", "function": {"name": …, "description": …, "parameters": …}}}, or what is inside alone, with values
+     *     of JSON. Fields that are null are left out
+     */
+    public record Tool(Map<String, Object> schema) {
+        /**
+         * Checks and copies the schema.
+         *
+         * @throws IllegalArgumentException when it has no name, or a field has another type; the text names it
+         */
+        public Tool {
+            schema = ChatValues.tool(Objects.requireNonNull(schema, "schema"));
         }
     }
 
@@ -129,7 +176,7 @@ public final class ChatTemplate {
     private static Map<?, ?> fields(Path file) {
         try (JsonParser parser = new JsonFactory().createParser(Files.readAllBytes(file))) {
             parser.nextToken();
-            if (json(parser) instanceof Map<?, ?> fields) {
+            if (ChatValues.read(parser) instanceof Map<?, ?> fields) {
                 return fields;
             }
         } catch (IOException failure) {
@@ -138,43 +185,31 @@ public final class ChatTemplate {
         throw new TextException(file, "expected a JSON object, got another text", null);
     }
 
-    /** Returns an object, a list or a text; null of anything else. */
-    static @Nullable Object json(JsonParser parser) throws IOException {
-        if (parser.currentToken() == JsonToken.START_OBJECT) {
-            Map<String, @Nullable Object> fields = new HashMap<>();
-            while (parser.nextToken() != JsonToken.END_OBJECT) {
-                String name = parser.currentName();
-                parser.nextToken();
-                fields.put(name, json(parser));
-            }
-            return fields;
-        }
-        if (parser.currentToken() == JsonToken.START_ARRAY) {
-            List<@Nullable Object> all = new ArrayList<>();
-            while (parser.nextToken() != JsonToken.END_ARRAY) {
-                all.add(json(parser));
-            }
-            return all;
-        }
-        return parser.currentToken() == JsonToken.VALUE_STRING ? parser.getText() : null;
-    }
-
     /**
      * Returns a chat as text, as {@code apply_chat_template(messages, tokenize=False)} does.
      *
      * @throws TextException when the template refuses the chat, or has something that is not supported
      */
     public String render(List<Message> messages, Next next) {
-        return template.render(variables(messages, next)).text();
+        return render(messages, List.of(), next);
     }
 
-    private Map<String, Object> variables(List<Message> messages, Next next) {
+    /**
+     * Returns a chat with tools as text, as {@code apply_chat_template(messages, tools=tools, tokenize=False)} does.
+     *
+     * @param tools none for a chat without
+     * @throws TextException when the template refuses the chat, or has something that is not supported
+     */
+    public String render(List<Message> messages, List<Tool> tools, Next next) {
+        return template.render(variables(messages, tools, next)).text();
+    }
+
+    private Map<String, Object> variables(List<Message> messages, List<Tool> tools, Next next) {
         Map<String, Object> variables = new HashMap<>(special);
-        variables.put(
-                "messages",
-                messages.stream()
-                        .map(each -> Map.of("role", each.role(), "content", each.content()))
-                        .toList());
+        variables.put("messages", messages.stream().map(Message::fields).toList());
+        if (!tools.isEmpty()) {
+            variables.put("tools", tools.stream().map(Tool::schema).toList());
+        }
         variables.put("add_generation_prompt", next == Next.ANSWER);
         return variables;
     }
@@ -185,17 +220,18 @@ public final class ChatTemplate {
      *
      * @throws TextException also when a text begins otherwise than that of its first messages, so that nobody can say where they end
      */
-    Rendered learned(List<Message> messages) {
-        Rendered whole = template.render(variables(messages, Next.NOTHING));
+    Rendered learned(List<Message> messages, List<Tool> tools) {
+        Rendered whole = template.render(variables(messages, tools, Next.NOTHING));
         if (template.marksAnswers()) {
             return whole;
         }
         List<int[]> spans = new ArrayList<>();
         for (int i = 0; i < messages.size(); i++) {
             if (messages.get(i).role().equals(ASSISTANT)) {
-                String before = render(messages.subList(0, i), Next.ANSWER);
-                String behind =
-                        i + 1 == messages.size() ? whole.text() : render(messages.subList(0, i + 1), Next.NOTHING);
+                String before = render(messages.subList(0, i), tools, Next.ANSWER);
+                String behind = i + 1 == messages.size()
+                        ? whole.text()
+                        : render(messages.subList(0, i + 1), tools, Next.NOTHING);
                 if (!behind.startsWith(before) || !whole.text().startsWith(behind)) {
                     throw new TextException(
                             file,

@@ -6,9 +6,12 @@ import com.hubspot.jinjava.interpret.TemplateError;
 import com.hubspot.jinjava.lib.filter.Filter;
 import com.hubspot.jinjava.lib.tag.ForTag;
 import com.hubspot.jinjava.tree.TagNode;
+import com.hubspot.jinjava.util.ForLoop;
+import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collection;
+import java.util.Deque;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -24,7 +27,7 @@ final class JinjaLimits {
     /** Most tags, expressions, texts and rounds of loops that are rendered, for a chat without messages. */
     private static final long STEPS = 100_000;
 
-    /** The same for each message more. */
+    /** The same for each message and tool more. */
     private static final long STEPS_OF_MESSAGE = 1_000;
 
     /** Most numbers of a {@code range}, as in Jinja's sandbox. */
@@ -36,8 +39,11 @@ final class JinjaLimits {
     /** Most members of a list or mapping that a template makes. */
     static final int MEMBERS = 1 << 20;
 
+    /** Most calls of macros inside each other. */
+    static final int MACROS = 50;
+
     /** Largest number that a filter is given: it may be a width. */
-    private static final int WIDTH = 1_000;
+    static final int WIDTH = 1_000;
 
     /** Filters of Jinja that have the same meaning here. The library has others, which read files, hash or draw. */
     private static final Set<String> FILTERS =
@@ -51,7 +57,12 @@ final class JinjaLimits {
     private static final List<String> WIDE =
             List.of("batch", "center", "indent", "round", "slice", "truncate", "wordwrap");
 
+    /** Those of the template that a thread renders, for functions, which the library calls without it. */
+    private static final ThreadLocal<JinjaLimits> CURRENT = new ThreadLocal<>();
+
     private long left;
+    /** Members of the loops that run, the innermost first. */
+    private final Deque<List<?>> running = new ArrayDeque<>();
 
     /** Gives a context these limits. */
     void limit(Context context) {
@@ -65,10 +76,20 @@ final class JinjaLimits {
         return FILTERS.contains(name);
     }
 
-    /** Begins anew, for a chat of so many messages. */
+    /** Begins anew, for a chat of so many messages and tools. */
     void begin(Map<String, Object> variables) {
-        int messages = variables.get("messages") instanceof Collection<?> all ? all.size() : 0;
-        left = STEPS + STEPS_OF_MESSAGE * messages;
+        CURRENT.set(this);
+        left = STEPS + STEPS_OF_MESSAGE * (count(variables.get("messages")) + count(variables.get("tools")));
+    }
+
+    private static int count(@Nullable Object value) {
+        return value instanceof Collection<?> all ? all.size() : 0;
+    }
+
+    /** Counts a text that a filter has written of a value, and returns it: one of 1,024 characters is a step. */
+    String written(String text) {
+        spend(1 + text.length() / 1024);
+        return text;
     }
 
     /** Counts a step, which is not begun where one before it failed. */
@@ -80,11 +101,23 @@ final class JinjaLimits {
         spend(1);
     }
 
-    private void spend(long steps) {
+    /** Returns the member before or behind that at which a running loop is; null where there is none. */
+    @Nullable
+    Object neighbour(ForLoop loop, int distance) {
+        for (List<?> members : running) {
+            int place = loop.getIndex0() + distance;
+            if (members.size() == loop.getLength()) {
+                return place >= 0 && place < members.size() ? members.get(place) : null;
+            }
+        }
+        return null;
+    }
+
+    void spend(long steps) {
         left -= steps;
         if (left < 0) {
             throw new JinjaTemplate.Refusal("expected a template that ends after " + STEPS + " steps and "
-                    + STEPS_OF_MESSAGE + " for each message, got one that goes on");
+                    + STEPS_OF_MESSAGE + " for each message and tool, got one that goes on");
         }
     }
 
@@ -116,6 +149,7 @@ final class JinjaLimits {
                 break;
             }
         }
+        CURRENT.get().spend(1 + all.size() / 64);
         return all;
     }
 
@@ -126,13 +160,18 @@ final class JinjaLimits {
         @Override
         public String renderForCollection(
                 TagNode node, JinjavaInterpreter interpreter, List<String> names, @Nullable Object collection) {
-            spend(
-                    switch (collection) {
-                        case Collection<?> all -> all.size();
-                        case Map<?, ?> all -> all.size();
-                        case null, default -> 1;
-                    });
-            return super.renderForCollection(node, interpreter, names, collection);
+            List<?> members = switch (collection) {
+                case Collection<?> all -> new ArrayList<>(all);
+                case Map<?, ?> all -> new ArrayList<>(all.keySet());
+                case null, default -> List.of();
+            };
+            spend(Math.max(1, members.size()));
+            running.push(members);
+            try {
+                return super.renderForCollection(node, interpreter, names, collection);
+            } finally {
+                running.pop();
+            }
         }
     }
 

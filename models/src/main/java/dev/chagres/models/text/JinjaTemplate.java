@@ -8,21 +8,34 @@ import com.hubspot.jinjava.el.JinjavaProcessors;
 import com.hubspot.jinjava.interpret.Context;
 import com.hubspot.jinjava.interpret.JinjavaInterpreter;
 import com.hubspot.jinjava.interpret.TemplateError;
+import com.hubspot.jinjava.lib.expression.DefaultExpressionStrategy;
+import com.hubspot.jinjava.lib.exptest.ExpTest;
 import com.hubspot.jinjava.lib.filter.Filter;
 import com.hubspot.jinjava.lib.fn.ELFunctionDefinition;
 import com.hubspot.jinjava.lib.tag.Tag;
+import com.hubspot.jinjava.objects.SafeString;
+import com.hubspot.jinjava.objects.collections.PyList;
 import com.hubspot.jinjava.tree.Node;
 import com.hubspot.jinjava.tree.TagNode;
+import com.hubspot.jinjava.tree.output.RenderedOutputNode;
+import com.hubspot.jinjava.tree.parse.ExpressionToken;
+import com.hubspot.jinjava.util.ObjectTruthValue;
 import dev.chagres.models.text.ChatTemplate.Rendered;
 import java.lang.reflect.Method;
 import java.nio.file.Path;
 import java.time.LocalDateTime;
 import java.time.format.DateTimeFormatterBuilder;
+import java.util.AbstractList;
+import java.util.AbstractMap;
 import java.util.ArrayList;
+import java.util.Collection;
+import java.util.Collections;
 import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.Set;
 import java.util.function.Function;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
@@ -57,17 +70,18 @@ final class JinjaTemplate {
         JinjaSource known = JinjaSource.of(file, source);
         marks = GENERATION.matcher(source).find();
         var resolver = new CompositeELResolver();
-        resolver.add(new PythonText());
+        resolver.add(new PythonText(limits));
         resolver.add(JinjavaInterpreterResolver.DEFAULT_RESOLVER_READ_WRITE);
-        jinja = new Jinjava(JinjavaConfig.newBuilder()
+        jinja = new PythonJinja(JinjavaConfig.newBuilder()
                 .withTrimBlocks(true)
-                .withLstripBlocks(true)
                 .withKeepTrailingNewline(true)
                 .withNestedInterpretationEnabled(false)
                 .withElResolver(resolver)
                 .withProcessors(JinjavaProcessors.newBuilder()
                         .withNodePreProcessor((node, interpreter) -> limits.step(interpreter))
                         .build())
+                .withEnableRecursiveMacroCalls(true)
+                .withMaxMacroRecursionDepth(JinjaLimits.MACROS)
                 .withMaxStringLength(JinjaLimits.TEXT)
                 .withMaxOutputSize(JinjaLimits.TEXT)
                 .withMaxListSize(JinjaLimits.MEMBERS)
@@ -104,8 +118,15 @@ final class JinjaTemplate {
             throw new AssertionError(impossible);
         }
         context.registerTag(new Generation());
-        context.registerFilter(new ToJson());
+        context.registerFilter(new Writing("tojson"));
+        context.registerFilter(new Writing("string"));
+        context.registerFilter(new Writing("trim"));
+        context.registerFilter(new Where(known.conditions()));
         context.registerFilter(new Items());
+        Set<Class<?>> iterable = Set.of(CharSequence.class, SafeString.class, Collection.class, Map.class);
+        context.registerExpTest(new TypeTest("sequence", iterable));
+        context.registerExpTest(new TypeTest("iterable", iterable));
+        context.registerExpTest(new TypeTest("number", Set.of(Number.class, Boolean.class)));
         for (JinjaSource.Name name : known.names()) {
             boolean found = name.kind() == JinjaSource.Kind.FILTER
                     ? JinjaLimits.isFilter(name.name()) && context.getFilter(name.name()) != null
@@ -190,19 +211,97 @@ final class JinjaTemplate {
         }
     }
 
-    /** {@code tojson} of texts, as Python's {@code json.dumps(ensure_ascii=False)}. */
-    private static final class ToJson implements Filter {
+    /** {@code tojson}, as transformers has it, {@code string} and {@code trim}: texts of values. */
+    private final class Writing implements Filter {
+        private final String name;
+
+        Writing(String name) {
+            this.name = name;
+        }
+
         @Override
         public String getName() {
-            return "tojson";
+            return name;
         }
 
         @Override
         public Object filter(@Nullable Object value, JinjavaInterpreter interpreter, String... arguments) {
-            if (value instanceof CharSequence text && arguments.length == 0) {
-                return PythonText.json(text);
+            return filter(value, interpreter, arguments, Map.of());
+        }
+
+        @Override
+        public Object filter(
+                @Nullable Object value, JinjavaInterpreter interpreter, Object[] arguments, Map<String, Object> named) {
+            Object plain = value instanceof SafeString safe ? safe.getValue() : value;
+            if (name.equals("tojson")) {
+                return limits.written(PythonValue.json(plain, PythonValue.form(arguments, named)));
             }
-            throw new Refusal("tojson: expected a text and no arguments, got another value");
+            String text = limits.written(text(plain, interpreter));
+            return name.equals("string")
+                    ? text
+                    : PythonText.stripped(text, arguments.length > 0 ? arguments[0].toString() : PythonText.WHITE, 3);
+        }
+    }
+
+    /** What {@code for … in … if …} goes through, which the library goes through as a whole: members that a condition takes. */
+    private final class Where implements Filter {
+        private final List<String> conditions;
+
+        Where(List<String> conditions) {
+            this.conditions = conditions;
+        }
+
+        @Override
+        public String getName() {
+            return JinjaSource.WHERE;
+        }
+
+        @Override
+        public Object filter(@Nullable Object value, JinjavaInterpreter interpreter, String... arguments) {
+            Collection<?> members = switch (value) {
+                case Map<?, ?> fields -> fields.keySet();
+                case Collection<?> all -> all;
+                case null, default -> throw new Refusal("for: expected a list or a mapping, got another value");
+            };
+            String condition = conditions.get(Integer.parseInt(arguments[0]));
+            String[] names = arguments[1].split(",", -1);
+            List<@Nullable Object> taken = new ArrayList<>();
+            for (Object member : members) {
+                limits.spend(1);
+                try (var _ = interpreter.enterNonStackingScope()) {
+                    for (int i = 0; i < names.length; i++) {
+                        interpreter
+                                .getContext()
+                                .put(
+                                        names[i].strip(),
+                                        names.length > 1 && member instanceof List<?> parts ? parts.get(i) : member);
+                    }
+                    if (ObjectTruthValue.evaluate(
+                            interpreter.resolveELExpression(condition, interpreter.getLineNumber()))) {
+                        taken.add(member);
+                    }
+                }
+            }
+            return new PyList(taken);
+        }
+    }
+
+    /** Returns {@code str} of a value; nothing of one that is not defined. */
+    private static String text(@Nullable Object value, JinjavaInterpreter interpreter) {
+        String text = value == null ? "" : PythonValue.text(value);
+        return text == null ? interpreter.getAsString(value) : text;
+    }
+
+    /** {@code {{ … }}}, which writes values as Python does. */
+    private static final class Output extends DefaultExpressionStrategy {
+        private static final long serialVersionUID = 1L;
+
+        @Override
+        public RenderedOutputNode interpretOutput(ExpressionToken token, JinjavaInterpreter interpreter) {
+            return interpreter.getContext().isAutoEscape()
+                    ? super.interpretOutput(token, interpreter)
+                    : new RenderedOutputNode(
+                            text(interpreter.resolveELExpression(token.getExpr(), token.getLineNumber()), interpreter));
         }
     }
 
@@ -216,9 +315,22 @@ final class JinjaTemplate {
         @Override
         public Object filter(@Nullable Object value, JinjavaInterpreter interpreter, String... arguments) {
             if (value instanceof Map<?, ?> fields) {
-                return fields.entrySet();
+                return PythonText.items(fields);
             }
             throw new Refusal("items: expected a mapping, got another value");
+        }
+    }
+
+    /** A test of the type of a value, which the library takes for another. */
+    private record TypeTest(String name, Set<Class<?>> types) implements ExpTest {
+        @Override
+        public String getName() {
+            return name;
+        }
+
+        @Override
+        public boolean evaluate(@Nullable Object value, JinjavaInterpreter interpreter, Object... arguments) {
+            return types.stream().anyMatch(type -> type.isInstance(value));
         }
     }
 
@@ -227,13 +339,86 @@ final class JinjaTemplate {
         return marks;
     }
 
+    /** Returns a value of a chat as a template has it. */
+    private Object foreign(Object value) {
+        return switch (value) {
+            case List<?> all -> {
+                List<@Nullable Object> copy = new ArrayList<>();
+                for (Object each : all) {
+                    copy.add(each == null ? null : foreign(each));
+                }
+                yield new Listed(copy);
+            }
+            case Map<?, ?> fields -> {
+                Map<String, Object> copy = new LinkedHashMap<>();
+                fields.forEach((name, each) -> copy.put((String) foreign(name), foreign(each)));
+                yield new Mapped(copy);
+            }
+            case String text
+            when text.indexOf(BEGIN) >= 0 || text.indexOf(END) >= 0 ->
+                throw new TextException(
+                        file, "expected a chat without the characters U+E0C1 and U+E0C2, got one with them", null);
+            default -> value;
+        };
+    }
+
+    /** A list of a chat. It becomes text by a filter or {@code {{ … }}}: Jinja adds none to a text, where the library would. */
+    private static final class Listed extends AbstractList<@Nullable Object> {
+        private final List<@Nullable Object> all;
+
+        Listed(List<@Nullable Object> all) {
+            this.all = all;
+        }
+
+        @Override
+        public @Nullable Object get(int index) {
+            return all.get(index);
+        }
+
+        @Override
+        public int size() {
+            return all.size();
+        }
+
+        @Override
+        public String toString() {
+            throw new Refusal("expected a text, got a list");
+        }
+    }
+
+    /** The same of a mapping. */
+    private static final class Mapped extends AbstractMap<String, Object> {
+        private final Map<String, Object> fields;
+
+        Mapped(Map<String, Object> fields) {
+            this.fields = Collections.unmodifiableMap(fields);
+        }
+
+        @Override
+        public Set<Map.Entry<String, Object>> entrySet() {
+            return fields.entrySet();
+        }
+
+        @Override
+        public boolean containsKey(Object name) {
+            return fields.containsKey(name);
+        }
+
+        @Override
+        public @Nullable Object get(Object name) {
+            return fields.get(name);
+        }
+
+        @Override
+        public String toString() {
+            throw new Refusal("expected a text, got a mapping");
+        }
+    }
+
     Rendered render(Map<String, Object> variables) {
         Map<String, Object> all = new HashMap<>(variables);
         all.put("strftime_now", "strftime_now"); // templates ask whether it is defined
-        if (variables.toString().indexOf(BEGIN) >= 0 || variables.toString().indexOf(END) >= 0) {
-            throw new TextException(
-                    file, "expected a chat without the characters U+E0C1 and U+E0C2, got one with them", null);
-        }
+        all.replaceAll((name, value) -> foreign(value));
         return unmarked(within(all, interpreter -> interpreter.render(root)));
     }
 
@@ -241,6 +426,7 @@ final class JinjaTemplate {
     private <T> T within(Map<String, Object> variables, Function<JinjavaInterpreter, T> action) {
         var interpreter = new JinjavaInterpreter(
                 jinja, new Context(jinja.getGlobalContext(), variables), jinja.getGlobalConfig());
+        interpreter.getContext().setExpressionStrategy(new Output());
         limits.begin(variables);
         T result;
         try (var _ = JinjavaInterpreter.closeablePushCurrent(interpreter).get()) {

@@ -1,26 +1,45 @@
 package dev.chagres.models.text;
 
+import com.hubspot.jinjava.objects.collections.PyList;
+import com.hubspot.jinjava.util.ForLoop;
 import java.beans.FeatureDescriptor;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Locale;
+import java.util.Map;
+import java.util.Optional;
+import java.util.regex.Pattern;
 import jinjava.javax.el.ELContext;
 import jinjava.javax.el.ELException;
 import jinjava.javax.el.ELResolver;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Python's methods of texts. Any other one is refused, so that none of Java's is called by the same name.
+ * Python's methods of texts, and of mappings those that read. Any other one of a text is refused, so that none of Java's is called by the same name.
  *
  * <p>Threading: thread-safe.
  */
 final class PythonText extends ELResolver {
-    private static final String WHITE = " \t\n\r\u000b\f\u001c\u001d\u001e\u001f\u0085\u00a0";
+    private static final Pattern INDEX = Pattern.compile("-?\\d{1,10}");
+
+    private final JinjaLimits limits;
+
+    PythonText(JinjaLimits limits) {
+        this.limits = limits;
+    }
+
+    static final String WHITE = " \t\n\r\u000b\f\u001c\u001d\u001e\u001f\u0085\u00a0";
 
     @Override
     public @Nullable Object invoke(
             ELContext context, @Nullable Object base, @Nullable Object method, Class<?>[] types, Object[] arguments) {
+        if (base instanceof Map<?, ?> fields) {
+            Object found = ofMapping(fields, method + "/" + arguments.length, arguments);
+            context.setPropertyResolved(found != null);
+            return found instanceof Optional<?> given ? given.orElse(null) : found;
+        }
         if (!(base instanceof CharSequence) || method == null) {
             return null;
         }
@@ -55,8 +74,30 @@ final class PythonText extends ELResolver {
         };
     }
 
+    /** Returns what Python's method of a mapping returns, that of {@code get} in an optional; null where it is none of these. */
+    private static @Nullable Object ofMapping(Map<?, ?> fields, String method, Object[] arguments) {
+        return switch (method) {
+            case "items/0" -> items(fields);
+            case "keys/0" -> new PyList(new ArrayList<>(fields.keySet()));
+            case "values/0" -> new PyList(new ArrayList<>(fields.values()));
+            case "get/1" -> Optional.ofNullable(fields.get(String.valueOf(arguments[0])));
+            case "get/2" -> {
+                String name = String.valueOf(arguments[0]);
+                yield Optional.ofNullable(fields.containsKey(name) ? fields.get(name) : arguments[1]);
+            }
+            default -> null;
+        };
+    }
+
+    /** Returns pairs of names and values. */
+    static PyList items(Map<?, ?> fields) {
+        List<Object> pairs = new ArrayList<>();
+        fields.forEach((name, value) -> pairs.add(new PyList(new ArrayList<>(Arrays.asList(name, value)))));
+        return new PyList(pairs);
+    }
+
     /** Leaves out characters at the beginning, 1, the end, 2, or both. */
-    private static String stripped(String text, String characters, int ends) {
+    static String stripped(String text, String characters, int ends) {
         int begin = 0;
         int end = text.length();
         while ((ends & 1) != 0 && begin < end && characters.indexOf(text.charAt(begin)) >= 0) {
@@ -94,28 +135,21 @@ final class PythonText extends ELResolver {
         return parts;
     }
 
-    /** Returns a text in quotes, as {@code json.dumps(text, ensure_ascii=False)}. */
-    static String json(CharSequence text) {
-        StringBuilder quoted = new StringBuilder("\"");
-        for (int i = 0; i < text.length(); i++) {
-            char letter = text.charAt(i);
-            switch (letter) {
-                case '"' -> quoted.append("\\\"");
-                case '\\' -> quoted.append("\\\\");
-                case '\n' -> quoted.append("\\n");
-                case '\r' -> quoted.append("\\r");
-                case '\t' -> quoted.append("\\t");
-                case '\b' -> quoted.append("\\b");
-                case '\f' -> quoted.append("\\f");
-                default -> quoted.append(letter < ' ' ? String.format(Locale.ROOT, "\\u%04x", (int) letter) : letter);
-            }
-        }
-        return quoted.append('"').toString();
-    }
-
     @Override
     public @Nullable Object getValue(ELContext context, @Nullable Object base, @Nullable Object property) {
-        return null;
+        if (base instanceof ForLoop loop && ("previtem".equals(property) || "nextitem".equals(property))) {
+            context.setPropertyResolved(true);
+            return limits.neighbour(loop, "previtem".equals(property) ? -1 : 1);
+        }
+        if (!(base instanceof CharSequence text)) {
+            return null;
+        }
+        // Any name is not defined: a template may ask whether a text is a mapping that has it.
+        context.setPropertyResolved(property instanceof String || property instanceof Number);
+        String name = String.valueOf(property);
+        long at = INDEX.matcher(name).matches() ? Long.parseLong(name) : Long.MAX_VALUE;
+        long from = at < 0 ? at + text.length() : at;
+        return from >= 0 && from < text.length() ? String.valueOf(text.charAt((int) from)) : null;
     }
 
     @Override

@@ -18,7 +18,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
-import java.util.Set;
+import java.util.function.Function;
 import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
@@ -41,17 +41,30 @@ abstract class TextReader implements AutoCloseable {
      * @param number of its line or row, from 1
      * @param prompt what comes before the text and is not learned; empty where there is nothing
      * @param messages of a chat; empty of another text
+     * @param tools of a chat
      */
-    record Text(Path file, long number, String prompt, String text, List<ChatTemplate.Message> messages) {
+    record Text(
+            Path file,
+            long number,
+            String prompt,
+            String text,
+            List<ChatTemplate.Message> messages,
+            List<ChatTemplate.Tool> tools) {
         Text(Path file, long number, String prompt, String text) {
-            this(file, number, prompt, text, List.of());
+            this(file, number, prompt, text, List.of(), List.of());
         }
 
         /** Returns what tells this text from others, wherever it stands. */
         byte[] bytes() {
             StringBuilder all = new StringBuilder(prompt).append('\0').append(text);
-            messages.forEach(message ->
-                    all.append('\0').append(message.role()).append('\0').append(message.content()));
+            messages.forEach(message -> all.append('\0')
+                    .append(message.role())
+                    .append('\0')
+                    .append(
+                            message.fields().size() == 2 && message.content().isPresent()
+                                    ? message.content().get()
+                                    : PythonValue.json(message.fields(), PythonValue.Form.PLAIN)));
+            tools.forEach(tool -> all.append('\0').append(PythonValue.json(tool.schema(), PythonValue.Form.PLAIN)));
             return all.toString().getBytes(StandardCharsets.UTF_8);
         }
     }
@@ -266,6 +279,7 @@ abstract class TextReader implements AutoCloseable {
             String prompt = null;
             String completion = null;
             List<ChatTemplate.Message> messages = List.of();
+            List<ChatTemplate.Tool> tools = List.of();
             try (JsonParser parser = JSON.createParser(json)) {
                 if (parser.nextToken() != JsonToken.START_OBJECT) {
                     throw new TextException(file(), number, EXPECTED + "got another text", null);
@@ -277,7 +291,9 @@ abstract class TextReader implements AutoCloseable {
                         case "text" -> text = string(parser);
                         case "prompt" -> prompt = string(parser);
                         case "completion" -> completion = string(parser);
-                        case "messages" -> messages = messages(ChatTemplate.json(parser));
+                        case "messages" ->
+                            messages = made("messages", ChatValues.read(parser), ChatTemplate.Message::new);
+                        case "tools" -> tools = tools(ChatValues.read(parser));
                         default -> parser.skipChildren();
                     }
                 }
@@ -287,6 +303,9 @@ abstract class TextReader implements AutoCloseable {
             } catch (IOException failure) {
                 throw new TextException(file(), number, "expected JSON: " + failure.getMessage(), failure);
             }
+            if (messages.isEmpty() && !tools.isEmpty()) {
+                throw new TextException(file(), number, "tools: expected them beside messages, got none", null);
+            }
             if (messages.isEmpty()) {
                 return text(number, text, prompt, completion);
             }
@@ -294,44 +313,45 @@ abstract class TextReader implements AutoCloseable {
                 throw new TextException(
                         file(), number, "expected messages alone, got text, prompt or completion beside them", null);
             }
-            return new Text(file(), number, "", "", messages);
+            return new Text(file(), number, "", "", messages, tools);
         }
 
-        private List<ChatTemplate.Message> messages(@Nullable Object value) {
-            List<ChatTemplate.Message> messages = new ArrayList<>();
-            for (Object each : value instanceof List<?> all ? all : List.of()) {
-                if (!(each instanceof Map<?, ?> fields)
-                        || !fields.keySet().equals(Set.of("role", "content"))
-                        || !(fields.get("role") instanceof String role)
-                        || !(fields.get("content") instanceof String content)) {
-                    throw new TextException(
-                            file(),
-                            number,
-                            "expected messages that have a text for role and one for content, and nothing else, got "
-                                    + told(each) + " as message "
-                                    + (messages.size() + 1),
-                            null);
+        /** Returns tools, which may be a list in a text, as tables without nested types have them; null is none. */
+        private List<ChatTemplate.Tool> tools(@Nullable Object value) throws IOException {
+            Object list = value;
+            if (value instanceof String text) {
+                try (JsonParser parser = JSON.createParser(text)) {
+                    parser.nextToken();
+                    list = ChatValues.read(parser);
                 }
-                messages.add(new ChatTemplate.Message(role, content));
             }
-            if (messages.isEmpty()) {
-                throw new TextException(file(), number, "expected a list of messages, got none", null);
-            }
-            return messages;
+            return list == null || list instanceof List<?> all && all.isEmpty()
+                    ? List.of()
+                    : made("tools", list, ChatTemplate.Tool::new);
         }
 
-        /** What a message has that it should not have, or has not. */
-        private static String told(Object message) {
-            if (!(message instanceof Map<?, ?> fields)) {
-                return "no object";
+        /** Makes something of each object of a list. */
+        private <T> List<T> made(String field, @Nullable Object value, Function<Map<String, Object>, T> maker) {
+            List<T> all = new ArrayList<>();
+            String path = field;
+            try {
+                List<?> list = ChatValues.list(field, value);
+                if (list.isEmpty()) {
+                    throw ChatValues.refused(field, "a list of one or more", null);
+                }
+                for (int i = 0; i < list.size(); i++) {
+                    path = field + "[" + i + "]";
+                    all.add(maker.apply(ChatValues.mapping("", list.get(i))));
+                }
+                return all;
+            } catch (IllegalArgumentException refused) {
+                String text = String.valueOf(refused.getMessage());
+                throw new TextException(
+                        file(),
+                        number,
+                        (text.startsWith(field) ? "" : path + (text.startsWith("expected") ? ": " : ".")) + text,
+                        refused);
             }
-            return fields.keySet().equals(Set.of("role", "content"))
-                    ? "one whose role or content is no text"
-                    : "the fields "
-                            + fields.keySet().stream()
-                                    .map(String::valueOf)
-                                    .sorted()
-                                    .toList();
         }
 
         private String string(JsonParser parser) throws IOException {

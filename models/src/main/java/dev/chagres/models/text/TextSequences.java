@@ -14,7 +14,7 @@ import org.jspecify.annotations.Nullable;
  * Sequences of the texts of files, endlessly, each time in another order. Each token's label is the one that follows it.
  *
  * <p>A file whose name ends with {@code .jsonl} has an object a line: {@code {"text": …}}, or {@code {"prompt": …, "completion": …}}, of which
- * the completion alone is learned, or {@code {"messages": [{"role": …, "content": …}, …]}}, of which the {@link ChatTemplate} says what the
+ * the completion alone is learned, or {@code {"messages": [{"role": …, "content": …}, …], "tools": […]}}, of which the {@link ChatTemplate} says what the
  * assistant says, which is learned, and what comes behind; one whose name ends with {@code .parquet} has columns of these names. Any other file is one text in UTF-8. A
  * text longer than the context becomes several sequences, the last label of one being the first token of the next. Of a prompt and its
  * completion that are longer together, the end is cut off. What has no label is left out, and counted.
@@ -136,7 +136,7 @@ public final class TextSequences implements TokenSequences {
             read.add(text);
             letters += text.prompt().length()
                     + (long) text.text().length()
-                    + 1000L * text.messages().size();
+                    + 1000L * (text.messages().size() + text.tools().size());
             // A token has a letter or more, most of the time.
             if (read.size() == MOST_TEXTS || letters > Math.min(MOST_LETTERS, windowTokens)) {
                 addAll(read);
@@ -208,7 +208,7 @@ public final class TextSequences implements TokenSequences {
     private void addChat(TextReader.Text text) {
         Tokenizer.Chat chat;
         try {
-            chat = tokenizer.encode(text.messages());
+            chat = tokenizer.encode(text.messages(), text.tools());
         } catch (IllegalArgumentException | TextException refused) {
             throw new TextException(text.file(), text.number(), String.valueOf(refused.getMessage()), refused);
         }

@@ -108,14 +108,14 @@ public final class Tokenizer implements AutoCloseable {
      *
      * @throws TextException when there is no template, or it does not fit
      */
-    Chat encode(List<ChatTemplate.Message> messages) {
+    Chat encode(List<ChatTemplate.Message> messages, List<ChatTemplate.Tool> tools) {
         HuggingFaceTokenizer present = opened();
         ChatTemplate by = template;
         if (by == null) {
             by = ChatTemplate.open(Objects.requireNonNull(file.getParent()));
             template = by;
         }
-        ChatTemplate.Rendered rendered = by.learned(messages);
+        ChatTemplate.Rendered rendered = by.learned(messages, tools);
         String text = rendered.text();
         ensurePairs(text);
         var encoding = present.encode(text, false, false);

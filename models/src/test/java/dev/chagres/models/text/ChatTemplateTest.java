@@ -9,13 +9,17 @@ import com.fasterxml.jackson.jr.ob.JSON;
 import dev.chagres.batch.Batch;
 import dev.chagres.models.text.ChatTemplate.Message;
 import dev.chagres.models.text.ChatTemplate.Next;
+import dev.chagres.models.text.ChatTemplate.Tool;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.LocalDate;
+import java.util.ArrayList;
+import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.function.Function;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -37,12 +41,11 @@ class ChatTemplateTest {
         }
     }
 
-    private static List<Message> messages(Map<String, Object> vector) {
-        return ((List<?>) vector.get("messages"))
-                .stream()
-                        .map(each -> (Map<?, ?>) each)
-                        .map(each -> new Message(String.valueOf(each.get("role")), String.valueOf(each.get("content"))))
-                        .toList();
+    /** Objects of a field, in the order of their file. */
+    @SuppressWarnings("unchecked")
+    private static <T> List<T> made(Map<String, Object> vector, String field, Function<Map<String, Object>, T> maker) {
+        return ((List<?>) vector.getOrDefault(field, List.of()))
+                .stream().map(each -> maker.apply((Map<String, Object>) each)).toList();
     }
 
     private static int[] ints(Object list) {
@@ -51,7 +54,7 @@ class ChatTemplateTest {
     }
 
     @ParameterizedTest
-    @ValueSource(strings = {"thoughts", "headers", "brackets", "marked"})
+    @ValueSource(strings = {"thoughts", "headers", "brackets", "marked", "calls", "schemas", "functions", "types"})
     void textsTokensAndMasksAreThoseOfTransformers(String name) throws IOException {
         use(name);
         ChatTemplate template = ChatTemplate.open(folder);
@@ -60,14 +63,20 @@ class ChatTemplateTest {
             for (Object each : JSON.std.listFrom(Files.readString(vectors))) {
                 @SuppressWarnings("unchecked")
                 var vector = (Map<String, Object>) each;
-                List<Message> messages = messages(vector);
+                List<Message> messages = made(vector, "messages", Message::new);
+                List<Tool> tools = made(vector, "tools", Tool::new);
                 if (vector.containsKey("refused")) {
-                    assertThrows(TextException.class, () -> tokenizer.encode(messages), messages::toString);
+                    assertThrows(TextException.class, () -> tokenizer.encode(messages, tools), messages::toString);
+                    if (!vector.containsKey("text")) {
+                        continue;
+                    }
+                }
+                assertEquals(vector.get("text"), template.render(messages, tools, Next.NOTHING));
+                assertEquals(vector.get("answer"), template.render(messages, tools, Next.ANSWER));
+                if (vector.containsKey("refused")) {
                     continue;
                 }
-                assertEquals(vector.get("text"), template.render(messages, Next.NOTHING));
-                assertEquals(vector.get("answer"), template.render(messages, Next.ANSWER));
-                Tokenizer.Chat chat = tokenizer.encode(messages);
+                Tokenizer.Chat chat = tokenizer.encode(messages, tools);
                 assertArrayEquals(ints(vector.get("ids")), chat.tokens(), messages::toString);
                 assertArrayEquals(
                         ints(vector.get("mask")),
@@ -122,11 +131,13 @@ class ChatTemplateTest {
         return assertThrows(
                         TextException.class,
                         () -> ChatTemplate.open(folder)
-                                .learned(List.of(
-                                        new Message("user", "q"),
-                                        new Message("assistant", "a"),
-                                        new Message("user", "r"),
-                                        new Message("assistant", "b"))),
+                                .learned(
+                                        List.of(
+                                                new Message("user", "q"),
+                                                new Message("assistant", "a"),
+                                                new Message("user", "r"),
+                                                new Message("assistant", "b")),
+                                        List.of()),
                         template)
                 .getMessage();
     }
@@ -145,7 +156,9 @@ class ChatTemplateTest {
                 "\n{{ messages[0].content.isalpha() }}",
                 "\n{{ messages | groupby('role') | frobnicate }}",
                 "\n{{ 'a | b' }}{% if messages is\nnot frobnicated %}{% endif %}",
-                "\n{{ 1 | tojson }}",
+                "\n{{ 1 | tojson(indent=1001) }}",
+                "\n{{ 1 | tojson(colour=1) }}",
+                "\n{{ 1 | tojson(separators=1) }}",
                 "\n{% for x in messages %}")) {
             String told = refusal(template);
             assertTrue(told.startsWith(file + ":"), told);
@@ -185,7 +198,14 @@ class ChatTemplateTest {
         told.put("{% include 'META-INF/MANIFEST.MF' %}", "one that includes META-INF/MANIFEST.MF");
         told.put("{% extends 'META-INF/MANIFEST.MF' %}", "one that includes META-INF/MANIFEST.MF");
         told.put("{{ messages.getClass() }}", "Cannot find method");
-        told.put("{{ ''.class.classLoader }}", "Cannot resolve property 'class'");
+        told.put("{{ ''.class.classLoader + '' }}", "expected two texts, or none, to add, got nothing and a text");
+        told.put("{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}", "Max recursion limit of 50");
+        told.put("{{ 'a' + messages }}", "expected two texts, or none, to add, got a text and another value");
+        told.put("{{ messages[0].update({'a': 1}) }}", "UnsupportedOperationException");
+        told.put(
+                "{% set n = namespace(x=[1]) %}{% for a in range(150) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x | tojson }}",
+                "33554432");
+        told.put("{% for a in range(99999) if a < range(99999)|length %}{% endfor %}".repeat(2), steps);
         told.put("{{ ____int3rpr3t3r____.getConfig() }}", "Cannot find method");
         for (var each : told.entrySet()) {
             String refusal = refusal(each.getKey());
@@ -204,6 +224,62 @@ class ChatTemplateTest {
                 ChatTemplate.open(folder).render(List.of(), Next.NOTHING));
     }
 
+    /** Where the library reads otherwise than Jinja: what transformers 5.17 renders, for a question q. */
+    @Test
+    void expressionsAreThoseOfJinja() throws IOException {
+        Map<String, String> rendered = new LinkedHashMap<>();
+        rendered.put("a {% if true %}b {% endif %}c", "a b c");
+        rendered.put("x\n  {% if true %}a {% endif %}\nz", "x\na z");
+        rendered.put(
+                "{{ not 2 == 1 }}{{ not 'role' in messages[0] and true }}{{ 1 if not x == 2 else 3 }}", "TrueFalse1");
+        rendered.put("{{ 1 ~ true }} {{ 'x' ~ messages[0] }}", "1True x{'role': 'user', 'content': 'q'}");
+        rendered.put("{% for m in [1, 2, 3, 4] if m > 2 %}{{ m }}{{ loop.last }}{% endfor %}", "3False4True");
+        rendered.put(
+                "{% for a, b in {'x': ' if ', 'y': 2}.items() if b is string %}{{ a }}{{ b }}{% endfor %}", "x if ");
+        rendered.put("{% for m in [1, 2, 3] %}{{ loop.previtem }}-{{ loop.nextitem }},{% endfor %}", "-2,1-3,2-,");
+        rendered.put("{% macro f(n) %}{{ n }}{% if n %}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(3) }}", "3210");
+        rendered.put(
+                "{{ [messages[0].foo is defined, ''.foo is defined, messages is sequence, true is number] }}",
+                "[False, False, True, True]");
+        for (var each : rendered.entrySet()) {
+            Files.writeString(folder.resolve(ChatTemplate.FILE), each.getKey());
+            assertEquals(
+                    each.getValue(),
+                    ChatTemplate.open(folder).render(List.of(new Message("user", "q")), Next.NOTHING),
+                    each.getKey());
+        }
+    }
+
+    @Test
+    void toolsOfAFileMayBeText() throws IOException {
+        use("calls");
+        Path file = folder.resolve("chats.jsonl");
+        String rest =
+                "\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"tool_calls\":"
+                        + " [{\"function\": {\"name\": \"f\", \"arguments\": {\"x\": null, \"b\": 1, \"a\": 1.50}}}]}], ";
+        Files.writeString(
+                file,
+                "{" + rest + "\"tools\": [{\"name\": \"f\"}]}\n{" + rest
+                        + "\"tools\": \"[{\\\"name\\\": \\\"f\\\"}]\"}\n{" + rest + "\"tools\": null}\n");
+        try (Tokenizer tokenizer = Tokenizer.open(folder);
+                TextReader reader = TextReader.open(file)) {
+            List<String> texts = new ArrayList<>();
+            for (TextReader.Text text = reader.next(); text != null; text = reader.next()) {
+                Tokenizer.Chat chat = tokenizer.encode(text.messages(), text.tools());
+                int[] learned =
+                        chat.learned().stream().map(i -> chat.tokens()[i]).toArray();
+                assertEquals(
+                        "<call>\n{\"name\": \"f\", \"arguments\": {\"b\": 1, \"a\": 1.5}}\n</call><|end|>\n",
+                        tokenizer.decode(learned));
+                texts.add(tokenizer.decode(chat.tokens()));
+            }
+            assertEquals(3, texts.size());
+            assertEquals(texts.get(0), texts.get(1));
+            assertTrue(texts.get(0).contains("<tools>\n{\"name\": \"f\"}\n</tools>"), texts.get(0));
+            assertEquals(-1, texts.get(2).indexOf("tools"));
+        }
+    }
+
     @Test
     void aTemplateMayStandInTheTokenizersFile() throws IOException {
         Files.writeString(
@@ -219,5 +295,6 @@ class ChatTemplateTest {
     void datesAreWrittenAsPythonDoes() {
         LocalDate today = LocalDate.now();
         assertEquals(today + " it's", JinjaTemplate.now("%Y-%m-%d it's"));
+        assertEquals("[null]", PythonValue.json(Collections.singletonList(null), PythonValue.Form.PLAIN));
     }
 }

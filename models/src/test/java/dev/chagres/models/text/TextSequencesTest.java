@@ -187,9 +187,17 @@ class TextSequencesTest {
             "{\"text\": \"x\"",
             "{\"text\": \"\\ud800\"}",
             "{\"text\": \"x\", \"text\": \"y\"}",
-            "{\"messages\": [{\"role\": \"user\", \"content\": \"x\", \"tool_calls\": []}]}",
+            "{\"messages\": [{\"role\": \"user\", \"content\": \"x\", \"weight\": 0}]}",
             "{\"messages\": [{\"role\": \"user\", \"content\": [\"x\"]}]}",
-            "{\"messages\": [5]}"
+            "{\"messages\": [5]}",
+            "{\"messages\": []}",
+            "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}",
+            "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"assistant\"}]}",
+            "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{\"function\": {\"name\": 5}}]}]}",
+            "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{\"name\": \"f\", \"arguments\": []}]}]}",
+            "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tools\": [{\"type\": \"function\"}]}",
+            "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tools\": \"[5]\"}",
+            "{\"text\": \"x\", \"tools\": [{\"name\": \"f\"}]}"
         };
         String[] texts = {
             "expected a text for text, got VALUE_NUMBER_INT",
@@ -201,11 +209,18 @@ class TextSequencesTest {
             "expected JSON: ",
             "text: expected Unicode characters, got half of a surrogate pair, d800, at 0",
             "expected JSON: ",
-            "expected messages that have a text for role and one for content, and nothing else, got the fields"
-                    + " [content, role, tool_calls] as message 1",
-            "expected messages that have a text for role and one for content, and nothing else, got one whose role or"
-                    + " content is no text as message 1",
-            "expected messages that have a text for role and one for content, and nothing else, got no object as message 1"
+            "messages[0].weight: expected no such field: a message has role, content, tool_calls and [name, reasoning,"
+                    + " reasoning_content, thinking, tool_call_id], got it",
+            "messages[0].content[0]: expected an object, got x",
+            "messages[0]: expected an object, got 5",
+            "messages: expected a list of one or more, got none",
+            "messages[0].content[0].type: expected text, for images and sounds are not read, got image",
+            "messages[1].content: expected a text, got none",
+            "messages[0].tool_calls[0].function.name: expected a text, got 5",
+            "messages[0].tool_calls[0].arguments: expected an object, got a list",
+            "tools[0].name: expected a text, got none",
+            "tools[0]: expected an object, got 5",
+            "tools: expected them beside messages, got none"
         };
         for (int i = 0; i < lines.length; i++) {
             Path file = file("bad.jsonl", "{\"text\": \"good\"}", lines[i]);
