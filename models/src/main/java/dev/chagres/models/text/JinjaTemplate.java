@@ -25,13 +25,9 @@ import java.lang.reflect.Method;
 import java.nio.file.Path;
 import java.time.LocalDateTime;
 import java.time.format.DateTimeFormatterBuilder;
-import java.util.AbstractList;
-import java.util.AbstractMap;
 import java.util.ArrayList;
 import java.util.Collection;
-import java.util.Collections;
 import java.util.HashMap;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
@@ -50,9 +46,9 @@ import org.jspecify.annotations.Nullable;
 final class JinjaTemplate {
     private static final Pattern GENERATION = Pattern.compile("\\{%-?\\s*generation\\s*-?%}");
     /** Around answers, while a text is rendered: private characters that no text of a chat has. */
-    private static final char BEGIN = '\uE0C1';
+    static final char BEGIN = '\uE0C1';
 
-    private static final char END = '\uE0C2';
+    static final char END = '\uE0C2';
     private static final int MOST_OF_DATE = 1_000;
 
     private final Path file;
@@ -339,86 +335,10 @@ final class JinjaTemplate {
         return marks;
     }
 
-    /** Returns a value of a chat as a template has it. */
-    private Object foreign(Object value) {
-        return switch (value) {
-            case List<?> all -> {
-                List<@Nullable Object> copy = new ArrayList<>();
-                for (Object each : all) {
-                    copy.add(each == null ? null : foreign(each));
-                }
-                yield new Listed(copy);
-            }
-            case Map<?, ?> fields -> {
-                Map<String, Object> copy = new LinkedHashMap<>();
-                fields.forEach((name, each) -> copy.put((String) foreign(name), foreign(each)));
-                yield new Mapped(copy);
-            }
-            case String text
-            when text.indexOf(BEGIN) >= 0 || text.indexOf(END) >= 0 ->
-                throw new TextException(
-                        file, "expected a chat without the characters U+E0C1 and U+E0C2, got one with them", null);
-            default -> value;
-        };
-    }
-
-    /** A list of a chat. It becomes text by a filter or {@code {{ … }}}: Jinja adds none to a text, where the library would. */
-    private static final class Listed extends AbstractList<@Nullable Object> {
-        private final List<@Nullable Object> all;
-
-        Listed(List<@Nullable Object> all) {
-            this.all = all;
-        }
-
-        @Override
-        public @Nullable Object get(int index) {
-            return all.get(index);
-        }
-
-        @Override
-        public int size() {
-            return all.size();
-        }
-
-        @Override
-        public String toString() {
-            throw new Refusal("expected a text, got a list");
-        }
-    }
-
-    /** The same of a mapping. */
-    private static final class Mapped extends AbstractMap<String, Object> {
-        private final Map<String, Object> fields;
-
-        Mapped(Map<String, Object> fields) {
-            this.fields = Collections.unmodifiableMap(fields);
-        }
-
-        @Override
-        public Set<Map.Entry<String, Object>> entrySet() {
-            return fields.entrySet();
-        }
-
-        @Override
-        public boolean containsKey(Object name) {
-            return fields.containsKey(name);
-        }
-
-        @Override
-        public @Nullable Object get(Object name) {
-            return fields.get(name);
-        }
-
-        @Override
-        public String toString() {
-            throw new Refusal("expected a text, got a mapping");
-        }
-    }
-
     Rendered render(Map<String, Object> variables) {
         Map<String, Object> all = new HashMap<>(variables);
         all.put("strftime_now", "strftime_now"); // templates ask whether it is defined
-        all.replaceAll((name, value) -> foreign(value));
+        all.replaceAll((name, value) -> ChatView.of(file, value));
         return unmarked(within(all, interpreter -> interpreter.render(root)));
     }
 
