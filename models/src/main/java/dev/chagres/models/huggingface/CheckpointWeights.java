@@ -177,7 +177,12 @@ final class CheckpointWeights implements AutoCloseable {
     /** Copies weights into the parameters of a model, and waits. All cores read and round. */
     void load(List<Target> targets, Parameters parameters) {
         Scope scope = parameters.scope();
-        try (HostBuffer host = HostBuffer.pinned(scope.device(), PIECE * Float.BYTES)) {
+        long most = targets.stream()
+                .map(target -> parameters.get(target.parameter()).weight())
+                .mapToLong(weight -> Math.min(PIECE, weight.count()) * weight.dtype().byteSize())
+                .max()
+                .orElse(0);
+        try (HostBuffer host = HostBuffer.pinned(scope.device(), most)) {
             for (Target target : targets) {
                 Tensor weight = parameters.get(target.parameter()).weight();
                 TensorSource source =
