@@ -122,12 +122,13 @@ final class PackedModel implements AutoCloseable {
             return present.segment();
         }
 
+        /** Returns the memory that is there, or a new one of this size where a batch is larger than those before. */
         private HostBuffer room(@Nullable HostBuffer present, long bytes) {
             if (present != null && present.segment().byteSize() >= bytes) {
                 return present;
             }
             close(present);
-            return HostBuffer.pinned(stream.device(), bytes + bytes / 2);
+            return HostBuffer.pinned(stream.device(), bytes);
         }
 
         /** Waits until the states are on the host. */
