@@ -179,7 +179,8 @@ final class CheckpointWeights implements AutoCloseable {
         Scope scope = parameters.scope();
         long most = targets.stream()
                 .map(target -> parameters.get(target.parameter()).weight())
-                .mapToLong(weight -> Math.min(PIECE, weight.count()) * weight.dtype().byteSize())
+                .mapToLong(weight ->
+                        Math.min(PIECE, weight.count()) * weight.dtype().byteSize())
                 .max()
                 .orElse(0);
         try (HostBuffer host = HostBuffer.pinned(scope.device(), most)) {
