@@ -50,7 +50,6 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 public final class StepGraph implements AutoCloseable {
-    private static final System.Logger LOGGER = System.getLogger("dev.chagres");
     private static final String OBSERVED = "an observer listens to the pass, and reads the host's clock";
 
     /** The work of a step: forward and backward of its micro-batches, sums over ranks, clipping and update. */
@@ -251,7 +250,8 @@ public final class StepGraph implements AutoCloseable {
     /** Logs why steps are not replayed, each reason once. */
     private void log(String reason) {
         if (logged.add(reason)) {
-            LOGGER.log(System.Logger.Level.WARNING, "StepGraph: steps are enqueued one by one: " + reason);
+            System.getLogger("dev.chagres")
+                    .log(System.Logger.Level.WARNING, "StepGraph: steps are enqueued one by one: " + reason);
         }
     }
 

@@ -42,7 +42,6 @@ public final class PlanChoices {
 
     private static final String HEADER = "chagres cudnn choices 1";
     private static final String CHECKSUM = "sha256 ";
-    private static final System.Logger LOGGER = System.getLogger("dev.chagres");
 
     private final @Nullable Path file;
     private final Map<String, Choice> choices = new TreeMap<>();
@@ -150,7 +149,7 @@ public final class PlanChoices {
     }
 
     private static void warn(String text) {
-        LOGGER.log(System.Logger.Level.WARNING, "cuDNN's measured engines: " + text);
+        System.getLogger("dev.chagres").log(System.Logger.Level.WARNING, "cuDNN's measured engines: " + text);
     }
 
     /** Returns what a choice is kept under. */

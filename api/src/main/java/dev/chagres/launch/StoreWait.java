@@ -12,8 +12,6 @@ final class StoreWait implements AutoCloseable {
     /** How long ranks usually take at most. */
     static final Duration PATIENCE = Duration.ofSeconds(10);
 
-    private static final System.Logger LOGGER = System.getLogger("dev.chagres");
-
     private final RankEnvironment environment;
     private final Duration patience;
     private final Duration timeout;
@@ -43,10 +41,11 @@ final class StoreWait implements AutoCloseable {
         } catch (InterruptedException _) {
             return; // The wait is over.
         }
-        LOGGER.log(
-                System.Logger.Level.WARNING,
-                "rank " + environment.rank() + " of " + environment.count() + " has waited " + text(patience) + " for "
-                        + awaited.get() + "; it gives up after " + text(timeout));
+        System.getLogger("dev.chagres")
+                .log(
+                        System.Logger.Level.WARNING,
+                        "rank " + environment.rank() + " of " + environment.count() + " has waited " + text(patience)
+                                + " for " + awaited.get() + "; it gives up after " + text(timeout));
     }
 
     private static String text(Duration time) {

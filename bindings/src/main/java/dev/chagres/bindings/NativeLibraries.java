@@ -18,8 +18,6 @@ import org.jspecify.annotations.Nullable;
  */
 public final class NativeLibraries {
 
-    private static final System.Logger LOGGER = System.getLogger("dev.chagres");
-
     /** Transformer Engine looks NVRTC's functions up in the global scope: it does not say that it needs that library. */
     private static final int GLOBALLY = DynamicLinker.LAZY | DynamicLinker.GLOBAL;
 
@@ -140,12 +138,13 @@ public final class NativeLibraries {
 
     private static void warnOfPassedOver(Found found) {
         for (MissingLibraryException.Attempt attempt : found.passedOver()) {
-            LOGGER.log(
-                    System.Logger.Level.WARNING,
-                    "{0}: passed over {1}; using {2}",
-                    found.library().title(),
-                    ForeignText.lines(attempt.toString()),
-                    ForeignText.plain(found.mainFile()));
+            System.getLogger("dev.chagres")
+                    .log(
+                            System.Logger.Level.WARNING,
+                            "{0}: passed over {1}; using {2}",
+                            found.library().title(),
+                            ForeignText.lines(attempt.toString()),
+                            ForeignText.plain(found.mainFile()));
         }
     }
 

@@ -19,7 +19,7 @@ public enum Provider {
     /** The property that chooses. */
     public static final String PROPERTY = "chagres.provider";
 
-    private static final System.Logger LOGGER = System.getLogger("dev.chagres");
+    private static final String AUTO = "auto";
 
     private static volatile @Nullable Choice choice;
 
@@ -48,10 +48,17 @@ public enum Provider {
         if (known != null) {
             return known;
         }
-        Choice chosen = choose(System.getProperty(PROPERTY, "auto"), Driver::probe);
+        String value = System.getProperty(PROPERTY, AUTO);
+        Choice chosen = choose(value, Driver::probe);
         choice = chosen;
-        LOGGER.log(
-                System.Logger.Level.INFO, "provider {0}: {1}", chosen.provider().label(), chosen.reason());
+        if (value.equals(AUTO)) { // not needed else, and the first logger of a program takes 0.3 s of a core
+            System.getLogger("dev.chagres")
+                    .log(
+                            System.Logger.Level.INFO,
+                            "provider {0}: {1}",
+                            chosen.provider().label(),
+                            chosen.reason());
+        }
         return chosen;
     }
 
@@ -59,7 +66,7 @@ public enum Provider {
         return switch (value) {
             case "cuda" -> new Choice(CUDA, "-D" + PROPERTY + "=cuda");
             case "reference" -> new Choice(REFERENCE, "-D" + PROPERTY + "=reference");
-            case "auto" -> {
+            case AUTO -> {
                 Driver driver = probe.get();
                 yield new Choice(driver.isUsable() ? CUDA : REFERENCE, driver.description());
             }

@@ -12,8 +12,6 @@ final class VendorLibraries {
     /** {@code warn} turns a version outside its window from an error into a log line. */
     static final String VERSIONS_PROPERTY = "chagres.versions";
 
-    private static final System.Logger LOGGER = System.getLogger("dev.chagres");
-
     private VendorLibraries() {}
 
     /**
@@ -50,19 +48,20 @@ final class VendorLibraries {
         VendorLibrary library = found.library();
         boolean strict = isStrict(surroundings);
         if (version.isEmpty()) {
-            LOGGER.log(
-                    System.Logger.Level.WARNING,
-                    "{0} at {1} does not tell its version; wanted {2}{3}",
-                    library.title(),
-                    ForeignText.plain(found.mainFile()),
-                    library.window(),
-                    library.versionSource().map("; "::concat).orElse(""));
+            System.getLogger("dev.chagres")
+                    .log(
+                            System.Logger.Level.WARNING,
+                            "{0} at {1} does not tell its version; wanted {2}{3}",
+                            library.title(),
+                            ForeignText.plain(found.mainFile()),
+                            library.window(),
+                            library.versionSource().map("; "::concat).orElse(""));
         } else if (!library.window().contains(version.get())) {
             MissingLibraryException wrong = wrongVersion(found, version.get());
             if (strict) {
                 throw wrong;
             }
-            LOGGER.log(System.Logger.Level.WARNING, wrong.getMessage());
+            System.getLogger("dev.chagres").log(System.Logger.Level.WARNING, wrong.getMessage());
         }
     }
 
