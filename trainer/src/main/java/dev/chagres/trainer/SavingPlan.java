@@ -16,6 +16,7 @@ import java.util.regex.Pattern;
 import jdk.jfr.Category;
 import jdk.jfr.Description;
 import jdk.jfr.Event;
+import jdk.jfr.FlightRecorder;
 import jdk.jfr.Label;
 import jdk.jfr.Name;
 import jdk.jfr.StackTrace;
@@ -367,6 +368,21 @@ record SavingPlan(
         }
     }
 
+    /** Returns the result of {@code save}, which writes to {@code target} or begins to; JDK Flight Recorder is told, where it records. */
+    static <T> T recorded(Object target, Supplier<T> save) {
+        if (!FlightRecorder.isInitialized()) {
+            return save.get();
+        }
+        var event = new SaveEvent();
+        event.begin();
+        T result = save.get();
+        if (event.shouldCommit()) {
+            event.target = target.toString();
+            event.commit();
+        }
+        return result;
+    }
+
     /**
      * An event of JDK Flight Recorder: the state was saved, on the rank whose thread it is of. It lasts as long as training waits.
      *
@@ -380,17 +396,5 @@ record SavingPlan(
     static final class SaveEvent extends Event {
         @Label("Target")
         String target = "";
-
-        /** Returns the result of {@code save}, which writes to {@code target} or begins to. */
-        static <T> T during(Object target, Supplier<T> save) {
-            var event = new SaveEvent();
-            event.begin();
-            T result = save.get();
-            if (event.shouldCommit()) {
-                event.target = target.toString();
-                event.commit();
-            }
-            return result;
-        }
     }
 }

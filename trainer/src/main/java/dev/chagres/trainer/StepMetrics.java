@@ -8,6 +8,7 @@ import jdk.jfr.DataAmount;
 import jdk.jfr.Description;
 import jdk.jfr.Event;
 import jdk.jfr.EventType;
+import jdk.jfr.FlightRecorder;
 import jdk.jfr.Label;
 import jdk.jfr.Name;
 import jdk.jfr.StackTrace;
@@ -66,7 +67,7 @@ public final class StepMetrics {
 
     /** Writes an event of JDK Flight Recorder, where a recording wants it; otherwise makes no object. */
     void emit() {
-        if (StepEvent.TYPE.isEnabled()) {
+        if (FlightRecorder.isInitialized() && StepEvent.TYPE.isEnabled()) {
             var event = new StepEvent();
             event.step = step;
             event.tokens = tokens;

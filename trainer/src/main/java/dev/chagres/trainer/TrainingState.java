@@ -92,7 +92,7 @@ final class TrainingState implements AutoCloseable {
     }
 
     void save(Path file, DataPosition newPosition, Map<String, String> description) {
-        SavingPlan.SaveEvent.during(file, () -> {
+        SavingPlan.recorded(file, () -> {
             at(newPosition).save(file, description);
             return file;
         });
@@ -104,7 +104,7 @@ final class TrainingState implements AutoCloseable {
 
     SaveProgress beginSave(
             CheckpointFolder folder, int step, DataPosition newPosition, Map<String, String> description) {
-        return progress(() -> SavingPlan.SaveEvent.during(folder, () -> {
+        return progress(() -> SavingPlan.recorded(folder, () -> {
             PendingCheckpoint begun = at(newPosition).saveInBackground(folder, step, description);
             pending = begun;
             return begun;
