@@ -2,6 +2,7 @@ package dev.chagres.models.text;
 
 import com.fasterxml.jackson.core.JsonParser;
 import com.fasterxml.jackson.core.JsonToken;
+import dev.chagres.bindings.ForeignText;
 import java.io.IOException;
 import java.math.BigInteger;
 import java.util.ArrayList;
@@ -164,8 +165,8 @@ final class ChatValues {
             case null -> "none";
             case Map<?, ?> _ -> "an object";
             case List<?> _ -> "a list";
-            case String text when text.length() > 60 -> text.substring(0, 60) + "…";
-            default -> got.toString();
+            case String text when text.length() > 60 -> ForeignText.plain(text.substring(0, 60)) + "…";
+            default -> ForeignText.plain(got);
         };
         return new IllegalArgumentException(
                 (path.isEmpty() ? "" : path + ": ") + "expected " + expected + ", got " + told);
