@@ -125,8 +125,6 @@ class AttentionMisuseTest {
                 "queryLengths, keyLengths: expected both or none, got wrong FLOAT[1, 3, 1, 1] and null",
                 () -> new SdpaConfig(1, wrong, null));
         assertThrown(
-                NullPointerException.class,
-                "stats: expected a value, got null",
-                () -> new SdpaForward(q, null, null));
+                NullPointerException.class, "stats: expected a value, got null", () -> new SdpaForward(q, null, null));
     }
 }
