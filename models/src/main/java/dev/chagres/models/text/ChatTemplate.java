@@ -3,6 +3,8 @@ package dev.chagres.models.text;
 import com.fasterxml.jackson.core.JsonFactory;
 import com.fasterxml.jackson.core.JsonParser;
 import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -30,6 +32,9 @@ public final class ChatTemplate {
     static final String FILE = "chat_template.jinja";
     private static final String CONFIG = "tokenizer_config.json";
     private static final String FIELD = "chat_template";
+    /** Most bytes of a file with a template; configurations list special tokens, too. */
+    private static final long MOST_BYTES = 1L << 26;
+
     private static final List<String> SPECIAL = List.of("bos_token", "eos_token", "pad_token", "unk_token");
     private static final String ASSISTANT = "assistant";
 
@@ -131,7 +136,12 @@ public final class ChatTemplate {
         Map<?, ?> fields = Files.exists(config) ? fields(config) : Map.of();
         String source = null;
         try {
-            source = Files.exists(file) ? Files.readString(file) : null;
+            source = Files.exists(file)
+                    ? StandardCharsets.UTF_8
+                            .newDecoder()
+                            .decode(ByteBuffer.wrap(bytes(file)))
+                            .toString()
+                    : null;
         } catch (IOException failure) {
             throw TextReader.unreadable(file, failure);
         }
@@ -158,6 +168,14 @@ public final class ChatTemplate {
         }
     }
 
+    private static byte[] bytes(Path file) throws IOException {
+        long size = Files.size(file);
+        if (size > MOST_BYTES) {
+            throw new TextException(file, "expected up to " + MOST_BYTES + " bytes, got " + size, null);
+        }
+        return Files.readAllBytes(file);
+    }
+
     /** Returns a text, or of several templates that which is called default. */
     private static @Nullable String ofConfig(@Nullable Object field) {
         if (field instanceof String text) {
@@ -174,7 +192,7 @@ public final class ChatTemplate {
     }
 
     private static Map<?, ?> fields(Path file) {
-        try (JsonParser parser = new JsonFactory().createParser(Files.readAllBytes(file))) {
+        try (JsonParser parser = new JsonFactory().createParser(bytes(file))) {
             parser.nextToken();
             if (ChatValues.read(parser) instanceof Map<?, ?> fields) {
                 return fields;
@@ -205,13 +223,23 @@ public final class ChatTemplate {
     }
 
     private Map<String, Object> variables(List<Message> messages, List<Tool> tools, Next next) {
+        Objects.requireNonNull(next, "next");
         Map<String, Object> variables = new HashMap<>(special);
-        variables.put("messages", messages.stream().map(Message::fields).toList());
-        if (!tools.isEmpty()) {
+        variables.put(
+                "messages",
+                given("messages", messages).stream().map(Message::fields).toList());
+        if (!given("tools", tools).isEmpty()) {
             variables.put("tools", tools.stream().map(Tool::schema).toList());
         }
         variables.put("add_generation_prompt", next == Next.ANSWER);
         return variables;
+    }
+
+    private static <T> List<T> given(String argument, List<T> all) {
+        for (int i = 0; i < Objects.requireNonNull(all, argument).size(); i++) {
+            Objects.requireNonNull(all.get(i), argument + "[" + i + "]");
+        }
+        return all;
     }
 
     /**

@@ -23,6 +23,9 @@ final class ChatValues {
     /** Most lists and mappings inside each other. */
     static final int DEPTH = 200;
 
+    /** Most values of a message or a tool. */
+    private static final int MEMBERS = 1 << 20;
+
     private static final Set<String> TEXTS =
             Set.of("role", "name", "tool_call_id", "reasoning_content", "reasoning", "thinking");
 
@@ -169,13 +172,17 @@ final class ChatValues {
             default -> ForeignText.plain(got);
         };
         return new IllegalArgumentException(
-                (path.isEmpty() ? "" : path + ": ") + "expected " + expected + ", got " + told);
+                (path.isEmpty() ? "" : ForeignText.plain(path) + ": ") + "expected " + expected + ", got " + told);
     }
 
     private static Map<String, Object> object(String path, Map<String, ?> given) {
         Map<String, Object> fields = new LinkedHashMap<>();
-        given.forEach((name, value) -> {
-            Object copy = copied(join(path, name), value, 1);
+        long[] members = {0};
+        given.forEach((Object key, Object value) -> {
+            if (!(key instanceof String name)) {
+                throw refused(path, "names that are texts", key);
+            }
+            Object copy = copied(join(path, name), value, 1, members);
             if (copy != null) {
                 fields.put(name, copy);
             }
@@ -183,10 +190,11 @@ final class ChatValues {
         return Collections.unmodifiableMap(fields);
     }
 
-    private static @Nullable Object copied(String path, @Nullable Object value, int depth) {
-        if (depth > DEPTH) {
-            throw new IllegalArgumentException(
-                    "expected up to " + DEPTH + " lists and objects inside each other, got more");
+    /** {@code members} counts those that were copied: Java may have a list many times in others. */
+    private static @Nullable Object copied(String path, @Nullable Object value, int depth, long[] members) {
+        if (depth > DEPTH || ++members[0] > MEMBERS) {
+            throw new IllegalArgumentException(ForeignText.plain(path) + ": expected up to " + DEPTH
+                    + " lists and objects inside each other, and " + MEMBERS + " values, got more");
         }
         return switch (value) {
             case null -> null;
@@ -200,7 +208,7 @@ final class ChatValues {
             case List<?> all -> {
                 List<@Nullable Object> copy = new ArrayList<>(all.size());
                 for (Object each : all) {
-                    copy.add(copied(path, each, depth + 1));
+                    copy.add(copied(path, each, depth + 1, members));
                 }
                 yield Collections.unmodifiableList(copy);
             }
@@ -210,7 +218,7 @@ final class ChatValues {
                     if (!(name instanceof String key)) {
                         throw refused(path, "names that are texts", name);
                     }
-                    Object own = copied(path, each, depth + 1);
+                    Object own = copied(path, each, depth + 1, members);
                     if (own != null) {
                         copy.put(key, own);
                     }

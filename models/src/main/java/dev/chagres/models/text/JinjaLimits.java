@@ -1,5 +1,6 @@
 package dev.chagres.models.text;
 
+import com.hubspot.jinjava.Jinjava;
 import com.hubspot.jinjava.interpret.Context;
 import com.hubspot.jinjava.interpret.JinjavaInterpreter;
 import com.hubspot.jinjava.interpret.TemplateError;
@@ -7,11 +8,14 @@ import com.hubspot.jinjava.lib.filter.Filter;
 import com.hubspot.jinjava.lib.tag.ForTag;
 import com.hubspot.jinjava.tree.TagNode;
 import com.hubspot.jinjava.util.ForLoop;
+import java.math.BigDecimal;
+import java.math.BigInteger;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collection;
 import java.util.Deque;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -57,6 +61,32 @@ final class JinjaLimits {
     private static final List<String> WIDE =
             List.of("batch", "center", "indent", "round", "slice", "truncate", "wordwrap");
 
+    /** Filters whose first argument names another filter. */
+    private static final String MAP = "map";
+
+    /** Filters that are given the name of a test, and where it stands among their arguments. */
+    private static final Map<String, Integer> TESTING =
+            Map.of("select", 0, "reject", 0, "selectattr", 1, "rejectattr", 1);
+
+    /** Functions and tags of the library that Jinja lacks. */
+    private static final Set<String> OTHER_FUNCTIONS = Set.of(
+            ":datetimeformat",
+            ":format_date",
+            ":format_datetime",
+            ":format_time",
+            ":strtodate",
+            ":strtotime",
+            ":today",
+            ":truncate",
+            ":type",
+            ":unixtimestamp");
+
+    private static final Set<String> OTHER_TAGS =
+            Set.of("cycle", "ifchanged", "endifchanged", "print", "unless", "endunless");
+
+    /** Most bits of a whole number that a product or power gives. */
+    private static final int BITS = 1 << 12;
+
     /** Those of the template that a thread renders, for functions, which the library calls without it. */
     private static final ThreadLocal<JinjaLimits> CURRENT = new ThreadLocal<>();
 
@@ -70,6 +100,77 @@ final class JinjaLimits {
         for (String name : WIDE) {
             context.registerFilter(new Bounded(context.getFilter(name)));
         }
+        context.registerFilter(new Naming(context.getFilter(MAP)));
+        for (String name : TESTING.keySet()) {
+            context.registerFilter(new Naming(context.getFilter(name)));
+        }
+        context.registerFilter(new Replacing(context.getFilter("replace")));
+        context.registerFilter(new Summing(context.getFilter("sum")));
+    }
+
+    /** Returns what the library has and Jinja lacks, which a template cannot reach by any name. */
+    static Map<Context.Library, Set<String>> disabled() {
+        Set<String> filters = new HashSet<>();
+        new Jinjava().getGlobalContext().getAllFilters().forEach(filter -> filters.add(filter.getName()));
+        filters.removeAll(FILTERS);
+        return Map.of(
+                Context.Library.FILTER, filters,
+                Context.Library.FUNCTION, OTHER_FUNCTIONS,
+                Context.Library.TAG, OTHER_TAGS);
+    }
+
+    /** Counts what a filter is given: 256 characters, or members, are a step. */
+    void use(Filter filter, Object[] arguments) {
+        if (!isFilter(filter.getName()) && !filter.getName().equals(JinjaSource.WHERE)) {
+            throw new JinjaTemplate.Refusal("the filter " + filter.getName() + " is not supported");
+        }
+        Object value = arguments.length == 0 ? null : arguments[0];
+        spend(value instanceof CharSequence text ? text.length() / 256 : 0);
+        spendOn(value);
+    }
+
+    /** Counts what goes through a value: 256 members, also those inside of members, are a step. */
+    void spendOn(@Nullable Object value) {
+        spend(1 + size(value, 256 * left + 256) / 256);
+    }
+
+    /** Returns how many members a value has, with itself, or a number above {@code most}; one that a list has twice is counted twice. */
+    private static long size(@Nullable Object value, long most) {
+        long size = 1;
+        Collection<?> members = switch (value) {
+            case Collection<?> all -> all;
+            case Map<?, ?> fields -> fields.values();
+            case null, default -> List.of();
+        };
+        for (Object member : members) {
+            size += size(member, most - size);
+            if (size > most) {
+                break;
+            }
+        }
+        return size;
+    }
+
+    /** Counts a list or mapping that an expression makes, and returns it: a list of two lists, each of two, has no end soon. */
+    static Object made(Object value) {
+        JinjaLimits limits = CURRENT.get();
+        if (limits != null) {
+            limits.spendOn(value);
+        }
+        return value;
+    }
+
+    /** Returns a number that a product or power has given, unless it is too long. */
+    static @Nullable Object bounded(@Nullable Object number) {
+        int bits = switch (number) {
+            case BigInteger whole -> whole.bitLength();
+            case BigDecimal real -> real.unscaledValue().bitLength() + Math.abs(real.scale());
+            case null, default -> 0;
+        };
+        if (bits > BITS) {
+            throw new JinjaTemplate.Refusal("expected numbers of up to " + BITS + " bits, got one of " + bits);
+        }
+        return number;
     }
 
     static boolean isFilter(String name) {
@@ -175,6 +276,72 @@ final class JinjaLimits {
         }
     }
 
+    /** A filter that is given the name of another filter or of a test, which the library would pass over if it did not know it. */
+    private record Naming(Filter filter) implements Filter {
+        @Override
+        public String getName() {
+            return filter.getName();
+        }
+
+        @Override
+        public Object filter(@Nullable Object value, JinjavaInterpreter interpreter, String... arguments) {
+            return filter(value, interpreter, (Object[]) arguments, Map.of());
+        }
+
+        @Override
+        public Object filter(
+                @Nullable Object value, JinjavaInterpreter interpreter, Object[] arguments, Map<String, Object> named) {
+            boolean maps = getName().equals(MAP);
+            int place = TESTING.getOrDefault(getName(), 0);
+            String name = arguments.length > place ? String.valueOf(arguments[place]) : null;
+            if (name != null
+                    && !(maps ? isFilter(name) : interpreter.getContext().getExpTest(name) != null)) {
+                throw new JinjaTemplate.Refusal(
+                        getName() + ": the " + (maps ? "filter " : "test ") + name + " is not supported");
+            }
+            return filter.filter(value, interpreter, arguments, named);
+        }
+    }
+
+    /** {@code replace}, which makes no text that is too long. */
+    private record Replacing(Filter filter) implements Filter {
+        @Override
+        public String getName() {
+            return filter.getName();
+        }
+
+        @Override
+        public Object filter(@Nullable Object value, JinjavaInterpreter interpreter, String... arguments) {
+            if (value instanceof CharSequence text && arguments.length >= 2) {
+                PythonText.ensureReplaceable(text.toString(), arguments[0], arguments[1]);
+            }
+            return filter.filter(value, interpreter, arguments);
+        }
+    }
+
+    /** {@code sum}, which gives the numbers that additions give. */
+    private record Summing(Filter filter) implements Filter {
+        @Override
+        public String getName() {
+            return filter.getName();
+        }
+
+        @Override
+        public @Nullable Object filter(@Nullable Object value, JinjavaInterpreter interpreter, String... arguments) {
+            Object sum = filter.filter(value, interpreter, arguments);
+            bounded(sum);
+            if (!(sum instanceof BigDecimal real)) {
+                return sum;
+            }
+            boolean isWhole = real.signum() == 0
+                    || real.scale() <= 0
+                    || real.stripTrailingZeros().scale() <= 0;
+            return isWhole && real.toBigInteger().bitLength() < Long.SIZE
+                    ? (Object) real.longValue()
+                    : (Object) real.doubleValue();
+        }
+    }
+
     /** A filter that is given no large numbers, by which the library would make large texts and lists. */
     private record Bounded(Filter filter) implements Filter {
         @Override
@@ -184,6 +351,7 @@ final class JinjaLimits {
 
         @Override
         public Object filter(@Nullable Object value, JinjavaInterpreter interpreter, String... arguments) {
+            ensureNumber(getName(), value);
             check(Arrays.asList(arguments));
             return filter.filter(value, interpreter, arguments);
         }
@@ -191,9 +359,16 @@ final class JinjaLimits {
         @Override
         public Object filter(
                 @Nullable Object value, JinjavaInterpreter interpreter, Object[] arguments, Map<String, Object> named) {
+            ensureNumber(getName(), value);
             check(Arrays.asList(arguments));
             check(named.values());
             return filter.filter(value, interpreter, arguments, named);
+        }
+
+        private static void ensureNumber(String name, @Nullable Object value) {
+            if (name.equals("round") && !(value instanceof Number)) {
+                throw new JinjaTemplate.Refusal("round: expected a number, got another value");
+            }
         }
 
         private void check(Collection<?> arguments) {

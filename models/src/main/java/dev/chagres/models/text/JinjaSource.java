@@ -49,6 +49,12 @@ record JinjaSource(String text, List<Name> names, List<String> conditions) {
     /** {@code not} before something. */
     private static final Pattern NEGATION = Pattern.compile("(?<!\\bis\\s)\\bnot\\s++(?!in\\b)");
 
+    /** What the library itself puts into expressions. */
+    private static final Pattern INTERNAL = Pattern.compile("____int3rpr3t3r____|\\b(?:filter|exptest):");
+
+    /** Most negations in a tag: each is read again with those behind it. */
+    private static final int NEGATIONS = 100;
+
     private static final Pattern COMPARISON = Pattern.compile("[=!<>]=|[<>]|\\s(?:is|in|not\\s++in)\\s");
     /** What ends an expression behind {@code not}. */
     private static final Pattern BEHIND_NOT = Pattern.compile("\\s++(?:and|or|if|else)\\b|[,:]|\\s*+-?+$");
@@ -171,15 +177,24 @@ record JinjaSource(String text, List<Name> names, List<String> conditions) {
             if (next > at + 1) {
                 texts.add(whole.substring(at, next));
                 code.append(TEXT);
-            } else if (letter == TEXT) {
+            } else if (letter == TEXT || (Character.isWhitespace(letter) && " \t\n\f\u000b".indexOf(letter) < 0)) {
                 throw new TextException(
-                        file, line, "expected the character U+E0C3 in quotes alone, got it in code", null);
+                        file,
+                        line,
+                        "expected the character U+%04X in quotes alone, got it in code".formatted((int) letter),
+                        null);
             } else {
                 code.append(letter);
                 depth += "([{".indexOf(letter) >= 0 ? 1 : ")]}".indexOf(letter) >= 0 ? -1 : 0;
                 ensureDepth(file, line, "brackets", depth);
             }
             at = next;
+        }
+        if (INTERNAL.matcher(code).find()) {
+            throw new TextException(file, line, "cannot be rendered: a name of the library is not supported", null);
+        }
+        if (NEGATION.matcher(code).results().limit(NEGATIONS + 1L).count() > NEGATIONS) {
+            throw new TextException(file, line, "expected up to " + NEGATIONS + " not in a tag, got more", null);
         }
         FILTER.matcher(code).results().forEach(found -> names.add(new Name(Kind.FILTER, found.group(1), line)));
         TEST.matcher(code).results().forEach(found -> names.add(new Name(Kind.TEST, found.group(1), line)));

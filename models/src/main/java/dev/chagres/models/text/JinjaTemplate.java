@@ -82,6 +82,7 @@ final class JinjaTemplate {
                 .withMaxOutputSize(JinjaLimits.TEXT)
                 .withMaxListSize(JinjaLimits.MEMBERS)
                 .withMaxMapSize(JinjaLimits.MEMBERS)
+                .withDisabled(JinjaLimits.disabled())
                 .withLegacyOverrides(LegacyOverrides.newBuilder()
                         .withEvaluateMapKeys(true)
                         .withIterateOverMapKeys(true)
@@ -345,7 +346,12 @@ final class JinjaTemplate {
     /** Does something with a new interpreter, and returns what it gives. */
     private <T> T within(Map<String, Object> variables, Function<JinjavaInterpreter, T> action) {
         var interpreter = new JinjavaInterpreter(
-                jinja, new Context(jinja.getGlobalContext(), variables), jinja.getGlobalConfig());
+                jinja,
+                new Context(
+                        jinja.getGlobalContext(),
+                        variables,
+                        jinja.getGlobalConfig().getDisabled()),
+                jinja.getGlobalConfig());
         interpreter.getContext().setExpressionStrategy(new Output());
         limits.begin(variables);
         T result;

@@ -5,16 +5,24 @@ import com.hubspot.jinjava.JinjavaConfig;
 import com.hubspot.jinjava.el.ExtendedSyntaxBuilder;
 import com.hubspot.jinjava.el.TruthyTypeConverter;
 import com.hubspot.jinjava.el.ext.AdditionOperator;
+import com.hubspot.jinjava.el.ext.AstDict;
+import com.hubspot.jinjava.el.ext.AstList;
+import com.hubspot.jinjava.el.ext.AstTuple;
 import com.hubspot.jinjava.el.ext.ExtendedParser;
+import com.hubspot.jinjava.el.ext.PowerOfOperator;
 import com.hubspot.jinjava.objects.SafeString;
+import java.util.Map;
 import jinjava.de.odysseus.el.ExpressionFactoryImpl;
 import jinjava.de.odysseus.el.misc.TypeConverter;
+import jinjava.de.odysseus.el.tree.Bindings;
 import jinjava.de.odysseus.el.tree.TreeStore;
 import jinjava.de.odysseus.el.tree.impl.Builder;
 import jinjava.de.odysseus.el.tree.impl.Cache;
 import jinjava.de.odysseus.el.tree.impl.Parser;
 import jinjava.de.odysseus.el.tree.impl.ast.AstBinary;
 import jinjava.de.odysseus.el.tree.impl.ast.AstNode;
+import jinjava.de.odysseus.el.tree.impl.ast.AstParameters;
+import jinjava.javax.el.ELContext;
 import jinjava.javax.el.ExpressionFactory;
 import org.jspecify.annotations.Nullable;
 
@@ -59,9 +67,45 @@ final class PythonJinja extends Jinjava {
         protected Parser createParser(String expression) {
             return new ExtendedParser(this, expression) {
                 @Override
+                protected AstList createAstList(AstParameters elements) {
+                    return new AstList(elements) {
+                        @Override
+                        public Object eval(Bindings bindings, ELContext context) {
+                            return JinjaLimits.made(super.eval(bindings, context));
+                        }
+                    };
+                }
+
+                @Override
+                protected AstTuple createAstTuple(AstParameters elements) {
+                    return new AstTuple(elements) {
+                        @Override
+                        public Object eval(Bindings bindings, ELContext context) {
+                            return JinjaLimits.made(super.eval(bindings, context));
+                        }
+                    };
+                }
+
+                @Override
+                protected AstDict createAstDict(Map<AstNode, AstNode> fields) {
+                    return new AstDict(fields) {
+                        @Override
+                        public Object eval(Bindings bindings, ELContext context) {
+                            return JinjaLimits.made(super.eval(bindings, context));
+                        }
+                    };
+                }
+
+                @Override
                 protected AstBinary createAstBinary(AstNode left, AstNode right, AstBinary.Operator operator) {
+                    AstBinary.Operator other = operator == AdditionOperator.OP ? new Addition() : operator;
                     return super.createAstBinary(
-                            left, right, operator == AdditionOperator.OP ? new Addition() : operator);
+                            left,
+                            right,
+                            operator == AstBinary.MUL || operator == PowerOfOperator.OP
+                                    ? (bindings, context, a, b) ->
+                                            JinjaLimits.bounded(operator.eval(bindings, context, a, b))
+                                    : other);
                 }
             };
         }

@@ -1,15 +1,21 @@
 package dev.chagres.models.text;
 
+import com.hubspot.jinjava.lib.exptest.ExpTest;
+import com.hubspot.jinjava.lib.filter.Filter;
+import com.hubspot.jinjava.objects.SafeString;
 import com.hubspot.jinjava.objects.collections.PyList;
+import com.hubspot.jinjava.objects.collections.PyMap;
 import com.hubspot.jinjava.util.ForLoop;
 import java.beans.FeatureDescriptor;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collection;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
 import java.util.regex.Pattern;
 import jinjava.javax.el.ELContext;
 import jinjava.javax.el.ELException;
@@ -17,11 +23,24 @@ import jinjava.javax.el.ELResolver;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Python's methods of texts, and of mappings those that read. Any other one of a text is refused, so that none of Java's is called by the same name.
+ * Python's methods of texts, of lists, and of mappings those that read. Any other one of any value is refused, so that none of Java's is called.
  *
  * <p>Threading: thread-safe.
  */
 final class PythonText extends ELResolver {
+    /** Python's methods of lists, with how many arguments they are given; the library has them. */
+    private static final Set<String> OF_LISTS = Set.of(
+            "append/1",
+            "copy/0",
+            "count/1",
+            "extend/1",
+            "index/1",
+            "index/3",
+            "insert/2",
+            "pop/0",
+            "pop/1",
+            "reverse/0");
+
     private static final Pattern INDEX = Pattern.compile("-?\\d{1,10}");
 
     private final JinjaLimits limits;
@@ -35,16 +54,42 @@ final class PythonText extends ELResolver {
     @Override
     public @Nullable Object invoke(
             ELContext context, @Nullable Object base, @Nullable Object method, Class<?>[] types, Object[] arguments) {
+        if (base == null || method == null || base instanceof ExpTest) {
+            return null;
+        }
+        String call = method + "/" + arguments.length;
+        if (base instanceof Filter filter) { // how the library calls it
+            limits.use(filter, arguments);
+            return null;
+        }
         if (base instanceof Map<?, ?> fields) {
-            Object found = ofMapping(fields, method + "/" + arguments.length, arguments);
-            context.setPropertyResolved(found != null);
+            Object found = ofMapping(fields, call, arguments);
+            if (found == null && base instanceof PyMap && call.equals("update/1")) {
+                return null; // the library has it
+            }
+            if (found == null) {
+                throw refused(method, "a mapping", arguments);
+            }
+            context.setPropertyResolved(true);
             return found instanceof Optional<?> given ? given.orElse(null) : found;
         }
-        if (!(base instanceof CharSequence) || method == null) {
+        if (base instanceof PyList list && OF_LISTS.contains(call)) {
+            long more = arguments.length > 0 && arguments[0] instanceof Collection<?> others ? others.size() : 1;
+            limits.spendOn(list);
+            if (list.size() + more > JinjaLimits.MEMBERS) {
+                throw new ELException("expected lists of up to " + JinjaLimits.MEMBERS + " members, got a longer one");
+            }
             return null;
+        }
+        if (base instanceof ForLoop && method.equals("cycle")) {
+            return null;
+        }
+        if (!(base instanceof CharSequence) && !(base instanceof SafeString)) {
+            throw refused(method, base instanceof Collection<?> ? "a list" : "this value", arguments);
         }
         context.setPropertyResolved(true);
         String text = base.toString();
+        limits.written(text);
         String[] texts = new String[arguments.length];
         for (int i = 0; i < texts.length; i++) {
             texts[i] = arguments[i] == null ? "" : arguments[i].toString();
@@ -68,10 +113,13 @@ final class PythonText extends ELResolver {
                         : text.substring(0, 1).toUpperCase(Locale.ROOT)
                                 + text.substring(1).toLowerCase(Locale.ROOT);
             case "find/1" -> (long) text.indexOf(texts[0]);
-            default ->
-                throw new ELException(
-                        "the method " + method + " of a text with " + texts.length + " arguments is not supported");
+            default -> throw refused(method, "a text", arguments);
         };
+    }
+
+    private static ELException refused(Object method, String of, Object[] arguments) {
+        return new ELException(
+                "the method " + method + " of " + of + " with " + arguments.length + " arguments is not supported");
     }
 
     /** Returns what Python's method of a mapping returns, that of {@code get} in an optional; null where it is none of these. */
@@ -110,6 +158,12 @@ final class PythonText extends ELResolver {
     }
 
     private static String replaced(String text, String old, String by) {
+        ensureReplaceable(text, old, by);
+        return text.replace(old, by);
+    }
+
+    /** Refuses what would make a text that is too long. */
+    static void ensureReplaceable(String text, String old, String by) {
         long places = old.isEmpty() ? text.length() + 1L : 0;
         for (int at = text.indexOf(old); !old.isEmpty() && at >= 0; at = text.indexOf(old, at + old.length())) {
             places++;
@@ -118,7 +172,6 @@ final class PythonText extends ELResolver {
             throw new ELException(
                     "replace: expected a text of up to " + JinjaLimits.TEXT + " characters, got a longer one");
         }
-        return text.replace(old, by);
     }
 
     private static List<String> split(String text, String separator) {
@@ -130,6 +183,9 @@ final class PythonText extends ELResolver {
         for (int at = text.indexOf(separator); at >= 0; at = text.indexOf(separator, from)) {
             parts.add(text.substring(from, at));
             from = at + separator.length();
+            if (parts.size() > JinjaLimits.MEMBERS) {
+                throw new ELException("split: expected up to " + JinjaLimits.MEMBERS + " parts, got more");
+            }
         }
         parts.add(text.substring(from));
         return parts;

@@ -197,16 +197,45 @@ class ChatTemplateTest {
         told.put("a\uE0C1", "without the characters U+E0C1 and U+E0C2");
         told.put("{% include 'META-INF/MANIFEST.MF' %}", "one that includes META-INF/MANIFEST.MF");
         told.put("{% extends 'META-INF/MANIFEST.MF' %}", "one that includes META-INF/MANIFEST.MF");
-        told.put("{{ messages.getClass() }}", "Cannot find method");
+        told.put("{{ messages.getClass() }}", "the method getClass of a list with 0 arguments is not supported");
         told.put("{{ ''.class.classLoader + '' }}", "expected two texts, or none, to add, got nothing and a text");
         told.put("{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}", "Max recursion limit of 50");
         told.put("{{ 'a' + messages }}", "expected two texts, or none, to add, got a text and another value");
         told.put("{{ messages[0].update({'a': 1}) }}", "UnsupportedOperationException");
         told.put(
                 "{% set n = namespace(x=[1]) %}{% for a in range(150) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x | tojson }}",
-                "33554432");
+                steps);
         told.put("{% for a in range(99999) if a < range(99999)|length %}{% endfor %}".repeat(2), steps);
-        told.put("{{ ____int3rpr3t3r____.getConfig() }}", "Cannot find method");
+        told.put("{{ ____int3rpr3t3r____.getConfig() }}", "a name of the library is not supported");
+        told.put("{{ filter:md5.filter('a', none) }}", "a name of the library is not supported");
+        told.put("{{ ['a']|map('md5') }}", "map: the filter md5 is not supported");
+        told.put("{{ ['a']|map('chagres_where', '0', 'x') }}", "map: the filter chagres_where is not supported");
+        told.put("{{ ['a']|select('nosuch') }}", "select: the test nosuch is not supported");
+        told.put("{{ 'a' |\u2003md5 }}", "expected the character U+2003 in quotes alone");
+        told.put("{{ 'a' is\u001cnosuch }}", "expected the character U+001C in quotes alone");
+        told.put("{{ (1).getLong('java.specification.version') }}", "the method getLong of this value");
+        told.put("{{ range(1).ensureCapacity(2147483639) }}", "the method ensureCapacity of a list");
+        told.put("{{ ('a'|safe).getValue() }}", "the method getValue of a text");
+        told.put("{{ today() }}", "disabled");
+        told.put("{% unless true %}{% endunless %}", "disabled");
+        told.put("{{ '1e200000000'|round }}", "round: expected a number, got another value");
+        told.put("{{ ['1e1000000', '1']|sum }}", "expected numbers of up to 4096 bits");
+        told.put("{{ " + "not ".repeat(101) + "x }}", ":1: expected up to 100 not in a tag, got more");
+        told.put(
+                doubled.replace("VALUE", "'a'").replace("60", "24").replace("GROWN", "n.x ~ n.x")
+                        + "{% for a in range(99) %}{% set b = n.x.upper() %}{% endfor %}",
+                steps);
+        told.put(
+                doubled.replace("VALUE", "'&'").replace("60", "24").replace("GROWN", "n.x ~ n.x")
+                        + "{% for a in range(99) %}{% set b = n.x|urlencode %}{% endfor %}",
+                steps);
+        told.put(
+                doubled.replace("VALUE", "'a'").replace("60", "20").replace("GROWN", "n.x ~ n.x")
+                        + "{{ n.x|replace('a', n.x) }}",
+                "replace: expected a text of up to 33554432 characters");
+        told.put(
+                "{% set l = messages[0].items() %}{% for a in range(40) %}{% do l.extend(l) %}{% endfor %}",
+                "expected lists of up to 1048576 members");
         for (var each : told.entrySet()) {
             String refusal = refusal(each.getKey());
             assertTrue(refusal.contains(each.getValue()), refusal);
