@@ -3,6 +3,7 @@ package dev.chagres.trainer.plan;
 import dev.chagres.DType;
 import dev.chagres.batch.BatchLayout;
 import dev.chagres.batch.BatchShape;
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.mesh.MeshDimension;
 import dev.chagres.mesh.MeshShape;
 import dev.chagres.optim.Adafactor;
@@ -263,17 +264,35 @@ record Choice(Strategy strategy, int accumulate, Recompute recompute, Updates op
                 + (offload.isNone() ? "" : ":" + offload);
     }
 
+    /**
+     * Reads what {@link #toString} gives.
+     *
+     * @throws IllegalArgumentException when it is something else
+     */
     static Choice parse(String text) {
-        String[] parts = text.toUpperCase(Locale.ROOT).split(":");
-        Choice choice = new Choice(
-                Strategy.valueOf(parts[0]),
-                Integer.parseInt(parts[1]),
-                Recompute.valueOf(parts[2]),
-                Updates.valueOf(parts[3].replace('-', '_')));
-        if (parts.length == 4) {
-            return choice;
+        String[] parts = text.toUpperCase(Locale.ROOT).split(":", -1);
+        try {
+            if (parts.length == 4 || parts.length == 5) {
+                Choice choice = new Choice(
+                        Strategy.valueOf(parts[0]),
+                        Integer.parseInt(parts[1]),
+                        Recompute.valueOf(parts[2]),
+                        Updates.valueOf(parts[3].replace('-', '_')));
+                return parts.length == 4
+                        ? choice
+                        : choice.with(
+                                parts[4].equals("ALL")
+                                        ? ActivationOffload.all()
+                                        : new ActivationOffload(Integer.parseInt(parts[4])));
+            }
+        } catch (IllegalArgumentException other) {
+            throw new IllegalArgumentException(notOne(text), other);
         }
-        return choice.with(
-                parts[4].equals("ALL") ? ActivationOffload.all() : new ActivationOffload(Integer.parseInt(parts[4])));
+        throw new IllegalArgumentException(notOne(text));
+    }
+
+    private static String notOne(String text) {
+        return "expected a choice such as zero2:1:none:adamw or zero2:1:layers:adamw:24, got "
+                + ForeignText.quoted(text);
     }
 }

@@ -200,8 +200,8 @@ public final class Plan implements Callable<Integer> {
     private Choice.Steps steps() {
         atLeastOne("--gpus", gpus);
         atLeastOne("--context", context);
-        if (!(memory > 0)) {
-            throw new IllegalArgumentException("--memory: expected GiB above 0, got " + memory);
+        if (!(memory > 0 && memory < Float.POSITIVE_INFINITY)) {
+            throw new IllegalArgumentException("--memory: expected a finite number of GiB above 0, got " + memory);
         }
         if (measure < 0) {
             throw new IllegalArgumentException("--measure: expected at least 1, got " + measure);

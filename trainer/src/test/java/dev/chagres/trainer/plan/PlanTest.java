@@ -270,7 +270,17 @@ class PlanTest {
     void refusesWrongOptions() {
         assertWrong("--model: expected one of tiny, 8M", "--model", "7B");
         assertWrong("--gpus: expected at least 1, got 0", "--model", "8M", "--gpus", "0");
-        assertWrong("--memory: expected GiB above 0, got 0.0", "--model", "8M", "--memory", "0");
+        assertWrong("--memory: expected a finite number of GiB above 0, got 0.0", "--model", "8M", "--memory", "0");
+        assertWrong(
+                "--memory: expected a finite number of GiB above 0, got Infinity", "--model", "8M", "--memory", "1e39");
+        for (String other : List.of("ddp", "ddp:1", "x:1:none:adamw", "ddp:x:none:adamw", "ddp:1:none:adamw:1:2")) {
+            assertWrong(
+                    "expected a choice such as zero2:1:none:adamw or zero2:1:layers:adamw:24, got \"" + other + "\"",
+                    "--model",
+                    "8M",
+                    "--measure-one",
+                    other);
+        }
         assertWrong(
                 "--interconnect: expected nvlink, pcie or GB/s above 0, got rope",
                 "--model",
