@@ -39,9 +39,7 @@ final class CurrentCall {
         peer = other;
     }
 
-    /**
-     * Writes an event of JDK Flight Recorder, where a recording wants it; otherwise makes no object, nor opens what it takes 0.2 s of a core to open.
-     */
+    /** Writes an event of JDK Flight Recorder, where a recording wants it; otherwise makes no object, and opens no recorder. */
     void emit(String communicator) {
         if (FlightRecorder.isInitialized() && CollectiveEvent.TYPE.isEnabled()) {
             var event = new CollectiveEvent();

@@ -85,7 +85,7 @@ final class HeldMemory {
             peak = bytes;
             System.arraycopy(byHolder, 0, atPeak, 0, HOLDERS);
         }
-        if (FlightRecorder.isInitialized()) { // the class of an event opens what it takes 0.2 s of a core to open
+        if (FlightRecorder.isInitialized()) { // the class of an event opens the recorder
             DeviceAllocation.emit(byteSize, bytes);
         }
     }

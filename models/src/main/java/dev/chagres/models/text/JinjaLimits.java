@@ -84,6 +84,12 @@ final class JinjaLimits {
     private static final Set<String> OTHER_TAGS =
             Set.of("cycle", "ifchanged", "endifchanged", "print", "unless", "endunless");
 
+    /** What the library has and Jinja lacks, which a template cannot reach by any name. */
+    static final Map<Context.Library, Set<String>> DISABLED = Map.of(
+            Context.Library.FILTER, otherFilters(),
+            Context.Library.FUNCTION, OTHER_FUNCTIONS,
+            Context.Library.TAG, OTHER_TAGS);
+
     /** Most bits of a whole number that a product or power gives. */
     private static final int BITS = 1 << 12;
 
@@ -106,17 +112,6 @@ final class JinjaLimits {
         }
         context.registerFilter(new Replacing(context.getFilter("replace")));
         context.registerFilter(new Summing(context.getFilter("sum")));
-    }
-
-    /** Returns what the library has and Jinja lacks, which a template cannot reach by any name. */
-    static Map<Context.Library, Set<String>> disabled() {
-        Set<String> filters = new HashSet<>();
-        new Jinjava().getGlobalContext().getAllFilters().forEach(filter -> filters.add(filter.getName()));
-        filters.removeAll(FILTERS);
-        return Map.of(
-                Context.Library.FILTER, filters,
-                Context.Library.FUNCTION, OTHER_FUNCTIONS,
-                Context.Library.TAG, OTHER_TAGS);
     }
 
     /** Counts what a filter is given: 256 characters, or members, are a step. */
@@ -173,6 +168,13 @@ final class JinjaLimits {
         return number;
     }
 
+    private static Set<String> otherFilters() {
+        Set<String> filters = new HashSet<>();
+        new Jinjava().getGlobalContext().getAllFilters().forEach(filter -> filters.add(filter.getName()));
+        filters.removeAll(FILTERS);
+        return filters;
+    }
+
     static boolean isFilter(String name) {
         return FILTERS.contains(name);
     }
@@ -187,7 +189,7 @@ final class JinjaLimits {
         return value instanceof Collection<?> all ? all.size() : 0;
     }
 
-    /** Counts a text that a filter has written of a value, and returns it: one of 1,024 characters is a step. */
+    /** Counts a text that a filter has written or a method reads, and returns it: 1,024 characters are a step. */
     String written(String text) {
         spend(1 + text.length() / 1024);
         return text;
@@ -276,13 +278,18 @@ final class JinjaLimits {
         }
     }
 
-    /** A filter that is given the name of another filter or of a test, which the library would pass over if it did not know it. */
-    private record Naming(Filter filter) implements Filter {
-        @Override
-        public String getName() {
-            return filter.getName();
-        }
+    /** A filter in place of the library's of the same name, which it asks. */
+    private interface Around extends Filter {
+        Filter filter();
 
+        @Override
+        default String getName() {
+            return filter().getName();
+        }
+    }
+
+    /** A filter that is given the name of another filter or of a test, which the library would pass over if it did not know it. */
+    private record Naming(Filter filter) implements Around {
         @Override
         public Object filter(@Nullable Object value, JinjavaInterpreter interpreter, String... arguments) {
             return filter(value, interpreter, (Object[]) arguments, Map.of());
@@ -304,12 +311,7 @@ final class JinjaLimits {
     }
 
     /** {@code replace}, which makes no text that is too long. */
-    private record Replacing(Filter filter) implements Filter {
-        @Override
-        public String getName() {
-            return filter.getName();
-        }
-
+    private record Replacing(Filter filter) implements Around {
         @Override
         public Object filter(@Nullable Object value, JinjavaInterpreter interpreter, String... arguments) {
             if (value instanceof CharSequence text && arguments.length >= 2) {
@@ -320,12 +322,7 @@ final class JinjaLimits {
     }
 
     /** {@code sum}, which gives the numbers that additions give. */
-    private record Summing(Filter filter) implements Filter {
-        @Override
-        public String getName() {
-            return filter.getName();
-        }
-
+    private record Summing(Filter filter) implements Around {
         @Override
         public @Nullable Object filter(@Nullable Object value, JinjavaInterpreter interpreter, String... arguments) {
             Object sum = filter.filter(value, interpreter, arguments);
@@ -343,12 +340,7 @@ final class JinjaLimits {
     }
 
     /** A filter that is given no large numbers, by which the library would make large texts and lists. */
-    private record Bounded(Filter filter) implements Filter {
-        @Override
-        public String getName() {
-            return filter.getName();
-        }
-
+    private record Bounded(Filter filter) implements Around {
         @Override
         public Object filter(@Nullable Object value, JinjavaInterpreter interpreter, String... arguments) {
             ensureNumber(getName(), value);

@@ -82,7 +82,7 @@ final class JinjaTemplate {
                 .withMaxOutputSize(JinjaLimits.TEXT)
                 .withMaxListSize(JinjaLimits.MEMBERS)
                 .withMaxMapSize(JinjaLimits.MEMBERS)
-                .withDisabled(JinjaLimits.disabled())
+                .withDisabled(JinjaLimits.DISABLED)
                 .withLegacyOverrides(LegacyOverrides.newBuilder()
                         .withEvaluateMapKeys(true)
                         .withIterateOverMapKeys(true)
