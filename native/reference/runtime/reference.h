@@ -223,7 +223,7 @@ class Scratch {
 
  private:
   float *data_;
-  size_t capacity_;
+  int bits_; /* the logarithm of its bytes, -1 where it is not kept */
 };
 
 /* A run of elements to read as floats: where they lie if they are Float32, else converted. */

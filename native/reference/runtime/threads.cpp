@@ -153,16 +153,13 @@ class Pool {
 constexpr size_t kAlignment = 64;
 constexpr size_t kKeptBytes = size_t{32} << 20; /* a thread frees buffers beyond this */
 
-struct Block {
-  float *data;
-  size_t bytes;
-};
-
+/* A thread's buffers for its next use: by the logarithm of their bytes, which are a power of two. */
 struct BlockCache {
-  std::vector<Block> blocks;
+  std::vector<float *> blocks[64];
   size_t bytes = 0;
   ~BlockCache() {
-    for (const Block &block : blocks) ::operator delete(block.data, std::align_val_t(kAlignment));
+    for (const auto &each : blocks)
+      for (float *block : each) ::operator delete(block, std::align_val_t(kAlignment));
   }
 };
 
@@ -195,35 +192,39 @@ void run_pieces(int64_t begin, int64_t end, int64_t grain, void (*body)(void *, 
 }
 
 Scratch::Scratch(int64_t count) {
-  const size_t needed = (static_cast<size_t>(std::max<int64_t>(count, 1)) * sizeof(float) + kAlignment - 1) /
-                        kAlignment * kAlignment;
-  auto best = cache.blocks.end();
-  for (auto block = cache.blocks.begin(); block != cache.blocks.end(); ++block) {
-    if (block->bytes >= needed && (best == cache.blocks.end() || block->bytes < best->bytes)) best = block;
+  const size_t bytes = std::max<size_t>(static_cast<size_t>(std::max<int64_t>(count, 1)) * sizeof(float), kAlignment);
+#if defined(__SANITIZE_ADDRESS__) /* sees an access beyond a buffer of the exact size that is given back at once */
+  bits_ = -1;
+#else
+  bits_ = bytes > kKeptBytes ? -1 : 64 - __builtin_clzll(bytes - 1);
+#endif
+  if (bits_ >= 0) {
+    BlockCache &kept = cache;
+    std::vector<float *> &blocks = kept.blocks[bits_];
+    if (!blocks.empty()) {
+      data_ = blocks.back();
+      blocks.pop_back();
+      kept.bytes -= size_t{1} << bits_;
+      return;
+    }
   }
-  if (best != cache.blocks.end()) {
-    data_ = best->data;
-    capacity_ = best->bytes;
-    cache.bytes -= best->bytes;
-    *best = cache.blocks.back();
-    cache.blocks.pop_back();
-    return;
-  }
-  data_ = static_cast<float *>(::operator new(needed, std::align_val_t(kAlignment)));
-  capacity_ = needed;
+  data_ = static_cast<float *>(::operator new(bits_ < 0 ? bytes : size_t{1} << bits_, std::align_val_t(kAlignment)));
 }
 
 Scratch::~Scratch() {
-  if (cache.bytes + capacity_ > kKeptBytes) {
-    ::operator delete(data_, std::align_val_t(kAlignment));
-    return;
+  if (bits_ >= 0) {
+    BlockCache &kept = cache;
+    const size_t bytes = size_t{1} << bits_;
+    if (kept.bytes + bytes <= kKeptBytes) {
+      try {
+        kept.blocks[bits_].push_back(data_);
+        kept.bytes += bytes;
+        return;
+      } catch (const std::bad_alloc &) { /* given back */
+      }
+    }
   }
-  try {
-    cache.blocks.push_back({data_, capacity_});
-    cache.bytes += capacity_;
-  } catch (const std::bad_alloc &) {
-    ::operator delete(data_, std::align_val_t(kAlignment));
-  }
+  ::operator delete(data_, std::align_val_t(kAlignment));
 }
 
 }  // namespace chagres::reference
