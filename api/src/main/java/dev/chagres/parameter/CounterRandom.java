@@ -13,6 +13,8 @@ import dev.chagres.internal.Checks;
 public final class CounterRandom {
     private static final long GOLDEN = 0x9E3779B97F4A7C15L;
     private static final double UNIT = 0x1p-53;
+    /** Bounds what the logarithm, its root, the cosine and two products differ by: six units in the last place of a double. */
+    private static final double APART = 0x1p-48;
 
     private CounterRandom() {}
 
@@ -41,12 +43,32 @@ public final class CounterRandom {
      * {@code sqrt(-2 ln u) (cos 2 pi v, sin 2 pi v)}.
      */
     public static double normal(long key, long element) {
-        long pair = element >> 1;
-        double u = ((bits(key, 2 * pair) >>> 11) + 1) * UNIT;
-        double v = (bits(key, 2 * pair + 1) >>> 11) * UNIT;
-        double radius = Math.sqrt(-2 * StrictMath.log(u));
-        double angle = 2 * Math.PI * v;
-        return radius * ((element & 1) == 0 ? StrictMath.cos(angle) : StrictMath.sin(angle));
+        double angle = angle(key, element);
+        return Math.sqrt(-2 * StrictMath.log(part(key, element)))
+                * ((element & 1) == 0 ? StrictMath.cos(angle) : StrictMath.sin(angle));
+    }
+
+    /**
+     * Returns {@code (float) (factor * normal(key, element))} by the processor's own logarithm, cosine and sine, which differ from those of
+     * StrictMath by at most two units in the last place. Where that could change the float, StrictMath computes it.
+     */
+    static float normal(float factor, long key, long element) {
+        double angle = angle(key, element);
+        double near = factor
+                * (Math.sqrt(-2 * Math.log(part(key, element)))
+                        * ((element & 1) == 0 ? Math.cos(angle) : Math.sin(angle)));
+        double apart = Math.abs(near) * APART;
+        float low = (float) (near - apart);
+        return low == (float) (near + apart) ? low : (float) (factor * normal(key, element));
+    }
+
+    /** The radius's u: above 0, at most 1. */
+    private static double part(long key, long element) {
+        return ((bits(key, element & ~1L) >>> 11) + 1) * UNIT;
+    }
+
+    private static double angle(long key, long element) {
+        return 2 * Math.PI * ((bits(key, element | 1) >>> 11) * UNIT);
     }
 
     private static long mix(long z) {

@@ -161,15 +161,22 @@ final class ShardRanges {
             Initializer initializer = parameter.initializer();
             ParameterSplit split = parameter.split();
             LongStream.range(0, (count + TASK - 1) / TASK).parallel().forEach(task -> {
-                long end = Math.min(count, (task + 1) * TASK);
-                for (long i = task * TASK; i < end; i++) {
-                    float value = initializer.value(key, split == null ? begin + i : split.element(begin + i));
-                    switch (dtype) {
-                        case FLOAT32 -> target.setAtIndex(ValueLayout.JAVA_FLOAT, i, value);
-                        case BFLOAT16 -> target.setAtIndex(ValueLayout.JAVA_SHORT, i, DType.toBfloat16(value));
-                        default -> target.setAtIndex(ValueLayout.JAVA_SHORT, i, Float.floatToFloat16(value));
-                    }
+                long from = task * TASK;
+                int drawn = (int) Math.min(TASK, count - from);
+                float[] values = new float[drawn];
+                for (int i = 0; i < drawn; i++) {
+                    long element = begin + from + i;
+                    values[i] = initializer.value(key, split == null ? element : split.element(element));
                 }
+                if (dtype == DType.FLOAT32) {
+                    MemorySegment.copy(values, 0, target, ValueLayout.JAVA_FLOAT, from * Float.BYTES, drawn);
+                    return;
+                }
+                short[] bits = new short[drawn];
+                for (int i = 0; i < drawn; i++) {
+                    bits[i] = dtype == DType.BFLOAT16 ? DType.toBfloat16(values[i]) : Float.floatToFloat16(values[i]);
+                }
+                MemorySegment.copy(bits, 0, target, ValueLayout.JAVA_SHORT, from * Short.BYTES, drawn);
             });
         }
 

@@ -3,6 +3,7 @@ package dev.chagres.parameter;
 import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
+import static org.junit.jupiter.api.Assertions.fail;
 
 import dev.chagres.conformance.OpenDevice;
 import java.math.BigInteger;
@@ -112,6 +113,20 @@ class CounterRandomTest {
             double probability = new KolmogorovSmirnovTest()
                     .kolmogorovSmirnovTest(new NormalDistribution(), draw(20_000, i -> values[(int) i]));
             assertTrue(probability > UNLIKELY, "Kolmogorov and Smirnov: " + probability);
+        }
+    }
+
+    /** The processor's functions differ in the last place: StrictMath decides what lies near the middle of two floats. */
+    @Test
+    void hasTheBitsOfStrictMathAsFloat() {
+        for (float factor : new float[] {1, 0.02f, 3e-39f, 1e38f, 0}) {
+            for (long i = 0; i < 4 * COUNT; i++) {
+                float expected = (float) (factor * CounterRandom.normal(key, i));
+                int actual = Float.floatToRawIntBits(CounterRandom.normal(factor, key, i));
+                if (Float.floatToRawIntBits(expected) != actual) {
+                    fail("factor " + factor + ", element " + i + ": expected " + expected);
+                }
+            }
         }
     }
 
