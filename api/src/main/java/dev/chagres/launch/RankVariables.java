@@ -1,8 +1,10 @@
 package dev.chagres.launch;
 
 import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.net.InetAddress;
-import java.net.ServerSocket;
+import java.net.InetSocketAddress;
+import java.net.Socket;
 import java.security.SecureRandom;
 import java.util.HexFormat;
 import java.util.LinkedHashMap;
@@ -14,25 +16,30 @@ import java.util.Map;
  *
  * {@snippet file="dev/chagres/launch/RankJvms.java" region="variables"}
  *
- * <p>Each object is for one run: it has a free port for the store and a secret of its own.
+ * <p>Each object is for one run: it has a secret of its own and a free port for the store, which no program is given that asks for any port
+ * until this object is closed. So close it when the ranks have met, or have ended.
  *
- * <p>Threading: immutable.
+ * <p>Threading: thread-safe.
  */
-public final class RankVariables {
+public final class RankVariables implements AutoCloseable {
     private static final int SECRET_BYTES = 32;
 
     private final int count;
+    /** Bound, so that the port is taken, and not listening, so that rank 0 can. */
+    private final Socket reserved;
+
     private final int port;
     private final String secret;
 
-    private RankVariables(int count, int port, String secret) {
+    private RankVariables(int count, Socket reserved, String secret) {
         this.count = count;
-        this.port = port;
+        this.reserved = reserved;
+        port = reserved.getLocalPort();
         this.secret = secret;
     }
 
     /**
-     * Finds a free port, which stays free only as long as no other program takes it, and draws a secret.
+     * Takes a free port and draws a secret.
      *
      * @param count of ranks
      * @throws IllegalArgumentException when the count is below 1
@@ -44,9 +51,15 @@ public final class RankVariables {
         }
         byte[] secret = new byte[SECRET_BYTES];
         new SecureRandom().nextBytes(secret);
-        try (ServerSocket free = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
-            return new RankVariables(count, free.getLocalPort(), HexFormat.of().formatHex(secret));
+        Socket reserved = new Socket();
+        try {
+            reserved.setReuseAddress(true);
+            reserved.bind(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0));
+        } catch (IOException failed) {
+            reserved.close();
+            throw failed;
         }
+        return new RankVariables(count, reserved, HexFormat.of().formatHex(secret));
     }
 
     /**
@@ -66,6 +79,16 @@ public final class RankVariables {
         variables.put(RankEnvironment.PORT, Integer.toString(port));
         variables.put(RankEnvironment.SECRET, secret);
         return variables;
+    }
+
+    /** Gives up the port; rank 0 listens on. Closing twice does nothing. */
+    @Override
+    public void close() {
+        try {
+            reserved.close();
+        } catch (IOException failed) {
+            throw new UncheckedIOException(failed);
+        }
     }
 
     /** Returns the number of ranks and the port, without the secret. */

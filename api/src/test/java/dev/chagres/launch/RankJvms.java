@@ -19,6 +19,7 @@ public final class RankJvms implements AutoCloseable {
 
     private final Path folder;
     private final List<Process> processes = new ArrayList<>();
+    private final RankVariables variables;
 
     /** Starts {@code count} ranks that run {@code program}. */
     public RankJvms(Path folder, int count, Class<?> program, String... arguments) throws IOException {
@@ -32,7 +33,7 @@ public final class RankJvms implements AutoCloseable {
         List<String> options =
                 List.of("-Dchagres.provider=" + Provider.current().label());
         // @start region="variables"
-        RankVariables variables = RankVariables.ofThisHost(count);
+        variables = RankVariables.ofThisHost(count);
         for (int rank = 0; rank < count; rank++) {
             ProcessBuilder builder = ChildJvm.of(options, program, arguments);
             builder.environment().putAll(variables.of(rank));
@@ -87,5 +88,6 @@ public final class RankJvms implements AutoCloseable {
     @Override
     public void close() {
         processes.forEach(Process::destroyForcibly);
+        variables.close();
     }
 }

@@ -29,15 +29,16 @@ final class ProcessTeam implements LayerTeam {
 
     /** As {@link LayerTeam#start}. */
     ProcessTeam(int count, int steps, LayerSetup setup) throws IOException {
-        RankVariables variables = RankVariables.ofThisHost(count);
-        for (int rank = 0; rank < count; rank++) {
-            ProcessBuilder builder =
-                    new ProcessBuilder(command(steps, setup)).redirectError(ProcessBuilder.Redirect.INHERIT);
-            builder.environment().putAll(variables.of(rank));
-            Process process = builder.start();
-            ranks.add(new Running(rank, process, process.outputWriter(), process.inputReader()));
+        try (RankVariables variables = RankVariables.ofThisHost(count)) {
+            for (int rank = 0; rank < count; rank++) {
+                ProcessBuilder builder =
+                        new ProcessBuilder(command(steps, setup)).redirectError(ProcessBuilder.Redirect.INHERIT);
+                builder.environment().putAll(variables.of(rank));
+                Process process = builder.start();
+                ranks.add(new Running(rank, process, process.outputWriter(), process.inputReader()));
+            }
+            awaitAll(READY);
         }
-        awaitAll(READY);
     }
 
     private static List<String> command(int steps, LayerSetup setup) {

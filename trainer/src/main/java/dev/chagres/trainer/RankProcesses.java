@@ -16,6 +16,7 @@ import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import org.jspecify.annotations.Nullable;
 import java.util.concurrent.locks.LockSupport;
 
 /**
@@ -49,6 +50,7 @@ final class RankProcesses implements AutoCloseable {
     /** Lines of the program's own errors. */
     private final Set<String> told = ConcurrentHashMap.newKeySet();
 
+    private @Nullable RankVariables variables;
     private volatile boolean interrupted;
 
     /** Starts ranks, with a port and a secret of their own, after so many restarts, where {@code numa} says. */
@@ -71,14 +73,15 @@ final class RankProcesses implements AutoCloseable {
 
     private void start(int count, int restarts, Class<?> program, List<String> arguments, NumaBinding numa)
             throws IOException {
-        RankVariables variables = RankVariables.ofThisHost(count);
+        RankVariables meeting = RankVariables.ofThisHost(count);
+        variables = meeting;
         for (int rank = 0; rank < count; rank++) {
             var builder = new ProcessBuilder(command(program, arguments)).inheritIO();
             Map<String, String> environment = builder.environment();
             environment.put(
                     LauncherWatch.LAUNCHER,
                     Long.toString(ProcessHandle.current().pid()));
-            environment.putAll(variables.of(rank));
+            environment.putAll(meeting.of(rank));
             environment.put(RESTART_COUNT, Integer.toString(restarts));
             int cores = Runtime.getRuntime().availableProcessors();
             int threads = numa.isBound() ? numa.threads(rank) : Math.max(1, cores / count);
@@ -200,6 +203,9 @@ final class RankProcesses implements AutoCloseable {
     @Override
     public void close() {
         processes.forEach(Process::destroyForcibly);
+        if (variables != null) {
+            variables.close();
+        }
         try {
             Runtime.getRuntime().removeShutdownHook(onInterrupt);
         } catch (IllegalStateException _) {

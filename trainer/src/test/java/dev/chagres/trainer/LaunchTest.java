@@ -539,12 +539,13 @@ class LaunchTest {
     /** What differs is named, and nothing else. */
     @Test
     void processesWithOtherOptionsAreToldWhich() throws Exception {
-        RankVariables variables = RankVariables.ofThisHost(2);
-        Process first = start("0", rank(0, variables), Train.class, "--steps", "3", "--seed", "1");
-        Process second = start("1", rank(1, variables), Train.class, "--steps", "3", "--seed", "2");
-        assertTrue(first.waitFor(10, TimeUnit.MINUTES) && second.waitFor(10, TimeUnit.MINUTES));
-        assertEquals(1, first.exitValue(), text("err0"));
-        assertEquals(1, second.exitValue(), text("err1"));
+        try (RankVariables variables = RankVariables.ofThisHost(2)) {
+            Process first = start("0", rank(0, variables), Train.class, "--steps", "3", "--seed", "1");
+            Process second = start("1", rank(1, variables), Train.class, "--steps", "3", "--seed", "2");
+            assertTrue(first.waitFor(10, TimeUnit.MINUTES) && second.waitFor(10, TimeUnit.MINUTES));
+            assertEquals(1, first.exitValue(), text("err0"));
+            assertEquals(1, second.exitValue(), text("err1"));
+        }
         String expected = "rank 1 does something else than rank 0: expected \"--seed 1\", got \"--seed 2\"";
         assertTrue(text("err0").contains(expected), text("err0"));
         assertTrue(text("err1").contains(expected), text("err1"));
@@ -566,12 +567,14 @@ class LaunchTest {
     @ParameterizedTest
     @ValueSource(ints = {0, 1})
     void aRankThatWaitsForOthersEndsWhenItIsToldTo(int rank) throws Exception {
-        RankVariables variables = RankVariables.ofThisHost(2);
-        Map<String, String> own = variables.of(rank);
-        var store = new InetSocketAddress(
-                own.get("CHAGRES_STORE_ADDRESS"), Integer.parseInt(own.get("CHAGRES_STORE_PORT")));
-        try (ServerSocket other =
-                rank == 0 ? new ServerSocket() : new ServerSocket(store.getPort(), 2, store.getAddress())) {
+        try (RankVariables variables = RankVariables.ofThisHost(2);
+                ServerSocket other = new ServerSocket()) {
+            Map<String, String> own = variables.of(rank);
+            var store = new InetSocketAddress(
+                    own.get("CHAGRES_STORE_ADDRESS"), Integer.parseInt(own.get("CHAGRES_STORE_PORT")));
+            if (rank == 1) {
+                other.bind(store);
+            }
             Process process = start("", rank(rank, variables), Train.class, "--steps", "3");
             try (Socket _ = rank == 0 ? connected(process, store) : other.accept()) {
                 signal("TERM", process);
