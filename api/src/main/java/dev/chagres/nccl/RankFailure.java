@@ -114,7 +114,7 @@ record RankFailure(
     private record FailureRecords(String place, CompletableFuture<String> pending) {
         static final String DIRECTORY = "chagres.collective.recorder.directory";
         /** How long an exception waits for the files: so that they are there when the program ends because of it. */
-        private static final long PATIENCE_MILLIS = 2_000;
+        private static final long PATIENCE_MILLIS = 5_000;
 
         /** Begins to write if the user has named a directory; else returns null. */
         static @Nullable FailureRecords begin(List<FlightRecorder> recorders, String failure) {
