@@ -1,16 +1,13 @@
 package dev.chagres.trainer;
 
 import dev.chagres.bindings.ForeignText;
-import dev.chagres.bindings.NativeException;
 import dev.chagres.bindings.Provider;
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.io.SafetensorsFile;
-import dev.chagres.models.data.FastaException;
 import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.data.HeldOut;
 import dev.chagres.models.huggingface.CheckpointException;
 import dev.chagres.models.huggingface.Models;
-import dev.chagres.models.text.TextException;
 import dev.chagres.models.text.TextSource;
 import dev.chagres.trainer.callback.Evaluation;
 import dev.chagres.trainer.command.BuildVersion;
@@ -20,7 +17,6 @@ import dev.chagres.trainer.command.FileChecks;
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
 import java.io.PrintStream;
-import java.io.UncheckedIOException;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -166,13 +162,8 @@ public final class Evaluate implements Callable<Integer> {
         } catch (CheckpointException e) {
             err.println("evaluate: --model: " + ForeignText.lines(String.valueOf(e.getMessage())));
             return FAILED;
-        } catch (FastaException
-                | TextException
-                | TrainingException
-                | SafetensorsException
-                | UncheckedIOException
-                | NativeException e) {
-            err.println("evaluate: " + ForeignText.lines(String.valueOf(e.getMessage())));
+        } catch (TrainingException e) {
+            err.println("evaluate: " + e.getMessage());
             return FAILED;
         }
     }

@@ -5,7 +5,6 @@ import dev.chagres.trainer.command.BuildVersion;
 import dev.chagres.trainer.command.CommandStart;
 import dev.chagres.trainer.command.FileChecks;
 import java.io.PrintStream;
-import java.io.UncheckedIOException;
 import java.nio.file.Path;
 import java.util.Collection;
 import java.util.HashSet;
@@ -92,7 +91,7 @@ public final class Plot implements Callable<Integer> {
         try {
             compare();
             return DONE;
-        } catch (TrainingException | UncheckedIOException e) {
+        } catch (TrainingException e) {
             err.println("plot: " + e.getMessage());
             return FAILED;
         }

@@ -1,14 +1,22 @@
 package dev.chagres.trainer.command;
 
 import dev.chagres.bindings.ForeignText;
+import dev.chagres.bindings.NativeException;
+import dev.chagres.io.SafetensorsException;
+import dev.chagres.models.data.FastaException;
+import dev.chagres.models.huggingface.CheckpointException;
+import dev.chagres.models.text.TextException;
+import java.io.IOException;
 import java.io.PrintStream;
 import java.io.PrintWriter;
+import java.io.UncheckedIOException;
 import java.util.Comparator;
 import java.util.Set;
 import java.util.concurrent.Callable;
 import java.util.function.Function;
 import java.util.logging.Level;
 import java.util.logging.Logger;
+import org.jspecify.annotations.Nullable;
 import picocli.CommandLine;
 import picocli.CommandLine.ITypeConverter;
 import picocli.CommandLine.MissingParameterException;
@@ -22,6 +30,7 @@ import picocli.CommandLine.UnmatchedArgumentException;
  * <p>Threading: one thread at a time.
  */
 public final class CommandStart {
+    private static final int FAILED = 1;
     private static final int USAGE = 2;
 
     /** Says which provider computes. Kept: a logger that nobody holds forgets its level. */
@@ -52,7 +61,10 @@ public final class CommandStart {
         return of(line(command), out, err, arguments);
     }
 
-    /** Runs the command that {@code line} was made of, and returns its exit status: 2 when the options are wrong. */
+    /**
+     * Runs the command that {@code line} was made of, and returns its exit status: 1 when data, a file or the machine fails, which one line
+     * tells, 2 when the options are wrong. Any other exception is a fault of the program, and is shown with its trace.
+     */
     public static int of(CommandLine line, PrintStream out, PrintStream err, String... arguments) {
         String name = line.getCommandName();
         return line.setOut(new PrintWriter(out, true, out.charset()))
@@ -61,7 +73,39 @@ public final class CommandStart {
                     err.println(name + ": " + text(wrong, given) + " (" + name + " --help lists the options)");
                     return USAGE;
                 })
+                .setExecutionExceptionHandler((failure, _, _) -> {
+                    String text = told(failure);
+                    if (text == null) {
+                        throw failure;
+                    }
+                    err.println(name + ": " + ForeignText.lines(text));
+                    return FAILED;
+                })
                 .execute(arguments);
+    }
+
+    /** Returns what a user is told of a failure that is no fault of the program, else null. */
+    private static @Nullable String told(Throwable failure) {
+        for (Throwable cause = failure; cause != null; cause = cause.getCause()) {
+            if (cause instanceof OutOfMemoryError full) {
+                return "the Java heap of " + (Runtime.getRuntime().maxMemory() >> 20) + " MiB is full ("
+                        + full.getMessage() + "); enlarge it: CHAGRES_JAVA_OPTIONS=-Xmx8g";
+            }
+            if (cause instanceof IllegalCallerException) { // the JVM denies calls to C
+                return failure.getMessage();
+            }
+        }
+        return switch (failure) {
+            case IOException e -> e.toString();
+            case NativeException _,
+                    CheckpointException _,
+                    SafetensorsException _,
+                    FastaException _,
+                    TextException _,
+                    UncheckedIOException _,
+                    CommandFailure _ -> String.valueOf(failure.getMessage());
+            default -> null;
+        };
     }
 
     /** Returns the options of {@code command}, whose numbers are refused as words are: with what was expected and what came. */

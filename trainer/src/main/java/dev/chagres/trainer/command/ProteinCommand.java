@@ -1,13 +1,7 @@
 package dev.chagres.trainer.command;
 
-import dev.chagres.bindings.ForeignText;
-import dev.chagres.bindings.NativeException;
-import dev.chagres.io.SafetensorsException;
-import dev.chagres.models.data.FastaException;
-import dev.chagres.models.huggingface.CheckpointException;
 import java.io.IOException;
 import java.io.PrintStream;
-import java.io.UncheckedIOException;
 import java.util.concurrent.Callable;
 import picocli.CommandLine.Model.CommandSpec;
 import picocli.CommandLine.ParameterException;
@@ -20,7 +14,6 @@ import picocli.CommandLine.Spec;
  */
 abstract class ProteinCommand implements Callable<Integer> {
     private static final int DONE = 0;
-    private static final int FAILED = 1;
 
     private final PrintStream out;
     private final PrintStream err;
@@ -49,22 +42,12 @@ abstract class ProteinCommand implements Callable<Integer> {
     abstract void run() throws IOException;
 
     @Override
-    public Integer call() {
+    public Integer call() throws IOException {
         try {
             run();
             return DONE;
         } catch (IllegalArgumentException e) {
             throw new ParameterException(spec.commandLine(), String.valueOf(e.getMessage()), e);
-        } catch (CheckpointException
-                | SafetensorsException
-                | FastaException
-                | CommandFailure
-                | UncheckedIOException
-                | IOException
-                | NativeException e) {
-            String text = e instanceof IOException ? e.toString() : String.valueOf(e.getMessage());
-            err.println(spec.name() + ": " + ForeignText.lines(text));
-            return FAILED;
         }
     }
 }

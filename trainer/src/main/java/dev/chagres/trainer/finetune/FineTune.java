@@ -1,17 +1,11 @@
 package dev.chagres.trainer.finetune;
 
 import dev.chagres.bindings.ForeignText;
-import dev.chagres.bindings.NativeException;
-import dev.chagres.io.SafetensorsException;
-import dev.chagres.models.data.FastaException;
-import dev.chagres.models.huggingface.CheckpointException;
 import dev.chagres.models.huggingface.Models;
-import dev.chagres.models.text.TextException;
 import dev.chagres.parameter.LoraConfig;
 import dev.chagres.trainer.TrainingException;
 import dev.chagres.trainer.command.CommandStart;
 import java.io.PrintStream;
-import java.io.UncheckedIOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.concurrent.Callable;
@@ -108,14 +102,7 @@ public final class FineTune implements Callable<Integer> {
             return DONE;
         } catch (IllegalArgumentException e) {
             throw new ParameterException(spec.commandLine(), String.valueOf(e.getMessage()), e);
-        } catch (FastaException
-                | TrainingException
-                | DataException
-                | TextException
-                | CheckpointException
-                | SafetensorsException
-                | UncheckedIOException
-                | NativeException e) {
+        } catch (TrainingException | DataException e) {
             err.println("finetune: " + ForeignText.lines(String.valueOf(e.getMessage())));
             return FAILED;
         }

@@ -1,8 +1,6 @@
 package dev.chagres.trainer.plan;
 
 import com.fasterxml.jackson.jr.ob.JSON;
-import dev.chagres.bindings.ForeignText;
-import dev.chagres.models.huggingface.CheckpointException;
 import dev.chagres.trainer.TrainingRecipe;
 import dev.chagres.trainer.command.BuildVersion;
 import dev.chagres.trainer.command.CommandStart;
@@ -209,9 +207,6 @@ public final class Advise implements Callable<Integer> {
             return 0;
         } catch (IllegalArgumentException e) {
             throw new ParameterException(spec.commandLine(), String.valueOf(e.getMessage()), e);
-        } catch (CheckpointException e) {
-            err.println("advise: " + ForeignText.lines(String.valueOf(e.getMessage())));
-            return 1;
         }
     }
 

@@ -3,8 +3,7 @@ package dev.chagres.trainer.plan;
 import com.fasterxml.jackson.jr.ob.JSON;
 import dev.chagres.MemoryUse;
 import dev.chagres.bindings.ForeignText;
-import dev.chagres.bindings.NativeException;
-import dev.chagres.models.huggingface.CheckpointException;
+import dev.chagres.bindings.Provider;
 import dev.chagres.pass.ActivationOffload;
 import dev.chagres.trainer.StepEstimate;
 import dev.chagres.trainer.TrainingException;
@@ -17,6 +16,7 @@ import java.io.IOException;
 import java.io.PrintStream;
 import java.io.UncheckedIOException;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Comparator;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -58,6 +58,7 @@ public final class Plan implements Callable<Integer> {
     private static final double NCCL = 0.5 * GIB;
     private static final int MOST_ACCUMULATED = 16;
     private static final int TIMED = 10;
+    private static final String MEASURE_ONE = "--measure-one";
 
     @Option(
             names = "--model",
@@ -126,7 +127,7 @@ public final class Plan implements Callable<Integer> {
             description = "make steps of the N best choices on this machine's GPUs, and compare (default: 3)")
     private int measure;
 
-    @Option(names = "--measure-one", hidden = true)
+    @Option(names = MEASURE_ONE, hidden = true)
     private @Nullable String measureOne;
 
     @Spec
@@ -162,7 +163,16 @@ public final class Plan implements Callable<Integer> {
     /** Runs the command and ends the process with its exit status. */
     public static void main(String[] arguments) {
         CommandStart.leaveOutProvider();
+        chooseProvider(arguments);
         System.exit(run(System.out, System.err, arguments));
+    }
+
+    /** Chooses the one that counts, unless the user chose one or this process is to make steps. */
+    private static void chooseProvider(String... arguments) {
+        boolean counts = Arrays.stream(arguments).noneMatch(argument -> argument.startsWith(MEASURE_ONE));
+        if (counts && System.getProperty(Provider.PROPERTY, "auto").equals("auto")) {
+            System.setProperty(Provider.PROPERTY, Provider.REFERENCE.label());
+        }
     }
 
     /** Returns the exit status of the command. */
@@ -177,15 +187,24 @@ public final class Plan implements Callable<Integer> {
             if (measureOne != null) {
                 return measureHere(Choice.parse(measureOne), steps);
             }
+            requireCounting();
             return tell(steps);
         } catch (IllegalArgumentException e) {
             throw new ParameterException(spec.commandLine(), String.valueOf(e.getMessage()), e);
-        } catch (CheckpointException | TrainingException | NativeException | UncheckedIOException e) {
-            err.println("plan: " + ForeignText.lines(String.valueOf(e.getMessage())));
+        } catch (TrainingException e) {
+            err.println("plan: " + e.getMessage());
             return 1;
         } catch (OutOfMemoryError e) {
             err.println("plan: " + heapIsFull(e));
             return 1;
+        }
+    }
+
+    private static void requireCounting() {
+        if (Provider.current() != Provider.REFERENCE) {
+            throw new IllegalArgumentException("-D" + Provider.PROPERTY
+                    + ": expected reference, which counts without computing, got "
+                    + Provider.current().label() + "; leave it out: plan takes the reference, and --measure the GPUs");
         }
     }
 
@@ -533,7 +552,7 @@ public final class Plan implements Callable<Integer> {
                 String.valueOf(steps.tokens()),
                 "--context",
                 String.valueOf(context),
-                "--measure-one",
+                MEASURE_ONE,
                 choice.toString()));
         try {
             Process process = new ProcessBuilder(command)

@@ -1,9 +1,6 @@
 package dev.chagres.trainer.plan;
 
-import dev.chagres.bindings.ForeignText;
-import dev.chagres.bindings.NativeException;
 import dev.chagres.io.AtomicFile;
-import dev.chagres.models.huggingface.CheckpointException;
 import dev.chagres.trainer.StepEstimate;
 import dev.chagres.trainer.TrainingException;
 import dev.chagres.trainer.TrainingRecipe;
@@ -117,7 +114,7 @@ public final class Profile implements Callable<Integer> {
     }
 
     @Override
-    public Integer call() {
+    public Integer call() throws IOException {
         try {
             if (steps < 1) {
                 throw new IllegalArgumentException("--steps: expected at least 1, got " + steps);
@@ -134,9 +131,8 @@ public final class Profile implements Callable<Integer> {
             return 0;
         } catch (IllegalArgumentException e) {
             throw new ParameterException(spec.commandLine(), String.valueOf(e.getMessage()), e);
-        } catch (CheckpointException | TrainingException | NativeException | IOException e) {
-            err.println("profile: "
-                    + ForeignText.lines(e instanceof IOException ? e.toString() : String.valueOf(e.getMessage())));
+        } catch (TrainingException e) {
+            err.println("profile: " + e.getMessage());
             return 1;
         } catch (OutOfMemoryError e) {
             err.println("profile: " + Plan.heapIsFull(e));

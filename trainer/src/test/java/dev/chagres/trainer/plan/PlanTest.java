@@ -11,6 +11,8 @@ import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -264,6 +266,41 @@ class PlanTest {
                 ((Number) planned.get("memoryBytes")).doubleValue() - outside,
                 1);
         assertTrue(((Number) measured.get("stepMillis")).doubleValue() > 0, measured.toString());
+    }
+
+    /** Of a JVM that was asked for what cannot count; where nothing was asked for, or what is found, plan takes what counts. */
+    @Test
+    void takesTheProviderThatCounts() throws IOException, InterruptedException {
+        assertTold(
+                2,
+                "plan: -Dchagres.provider: expected reference, which counts without computing, got cuda; leave it out: plan takes"
+                        + " the reference, and --measure the GPUs (plan --help lists the options)\n",
+                "-Dchagres.provider=cuda");
+        assertTold(
+                1,
+                "plan: the JVM denies calls to native libraries: start it with --enable-native-access=ALL-UNNAMED\n",
+                "--illegal-native-access=deny");
+        assertTold(0, "", "-Dchagres.provider=auto", "--enable-native-access=ALL-UNNAMED");
+    }
+
+    private static void assertTold(int status, String expected, String... options)
+            throws IOException, InterruptedException {
+        List<String> command = new ArrayList<>(
+                List.of(Path.of(System.getProperty("java.home"), "bin", "java").toString()));
+        String natives = System.getProperty("chagres.native.path");
+        if (natives != null) {
+            command.add("-Dchagres.native.path=" + natives);
+        }
+        command.addAll(List.of("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"));
+        command.addAll(List.of(options));
+        command.addAll(List.of("-cp", System.getProperty("java.class.path"), Plan.class.getName()));
+        command.addAll(List.of("--model", "tiny", "--context", "64", "--tokens-per-step", "64"));
+        Process process = new ProcessBuilder(command)
+                .redirectOutput(ProcessBuilder.Redirect.DISCARD)
+                .start();
+        String told = new String(process.getErrorStream().readAllBytes(), StandardCharsets.UTF_8);
+        assertEquals(status, process.waitFor(), told);
+        assertEquals(expected, told);
     }
 
     @Test
