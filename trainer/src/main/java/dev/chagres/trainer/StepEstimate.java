@@ -17,6 +17,7 @@ import dev.chagres.estimate.PassTrace;
 import dev.chagres.nccl.Operation;
 import dev.chagres.pass.Pass;
 import dev.chagres.pass.PassProfile;
+import dev.chagres.trainer.ModelSetup.Steps;
 import java.io.IOException;
 import java.io.OutputStream;
 import java.util.Arrays;
@@ -48,7 +49,6 @@ public record StepEstimate(
         Map<Operation, Long> collectiveBytes,
         long tokens,
         long hostBytes) {
-    private static final int STEPS = 3;
     private static final int[] BITS = {32, 16, 8};
 
     /** Copies what it is given. */
@@ -63,7 +63,7 @@ public record StepEstimate(
         return memory.stream().mapToLong(MemoryUse::total).max().orElseThrow();
     }
 
-    /** Runs a full batch on devices that count: the first step asks for memory, the second is captured where steps are, the third replays. */
+    /** Runs a full batch on devices that count: the first step asks for memory; where steps are captured the second is, and the third replays. */
     static StepEstimate of(ModelSetup setup) {
         return DryRun.call(() -> training(setup, "estimate", StepEstimate::counted));
     }
@@ -95,7 +95,8 @@ public record StepEstimate(
     private static StepEstimate counted(Training training, ModelSetup setup) {
         Batch batch = fullBatch(setup);
         List<FlopCount> counts = training.countedStep(batch, lengths(setup));
-        for (int step = 1; step < STEPS; step++) {
+        int steps = setup.enqueuing().steps() == Steps.CAPTURED ? 3 : 2;
+        for (int step = 1; step < steps; step++) {
             training.upload(batch);
             training.step(0);
             training.result(new StepResult());

@@ -31,7 +31,8 @@ public abstract class EnumOption<E extends Enum<E>> implements ITypeConverter<E>
             }
         }
         String words = Arrays.stream(constants).map(EnumOption::word).collect(Collectors.joining(", "));
-        throw new TypeConversionException("expected one of " + words + ", got " + ForeignText.plain(value));
+        throw new TypeConversionException(
+                "expected one of " + words + ", got " + (value.isEmpty() ? "nothing" : ForeignText.plain(value)));
     }
 
     /** Returns a constant's own text, or its name in lower case with hyphens where it has none of its own. */

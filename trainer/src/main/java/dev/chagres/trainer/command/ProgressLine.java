@@ -2,13 +2,14 @@ package dev.chagres.trainer.command;
 
 import java.io.PrintStream;
 import java.util.Locale;
+import java.util.function.Supplier;
 
 /**
  * Tells every few seconds how far a command is: on a terminal in one line that is written again, elsewhere in lines.
  *
  * <p>Threading: one thread at a time.
  */
-final class ProgressLine implements AutoCloseable {
+public final class ProgressLine implements AutoCloseable {
     private static final double SECONDS = 5;
 
     private final PrintStream err;
@@ -32,6 +33,11 @@ final class ProgressLine implements AutoCloseable {
         terminal = System.console() != null && System.console().isTerminal();
     }
 
+    /** Begins to tell of what has no known end. */
+    public ProgressLine(PrintStream err) {
+        this(err, "", 0);
+    }
+
     /** Returns the seconds since the beginning. */
     double seconds() {
         return (System.nanoTime() - began) / 1e9;
@@ -45,22 +51,29 @@ final class ProgressLine implements AutoCloseable {
      * @param share of the work that is done, and of it that which was there at the beginning
      */
     void at(long done, long tokens, double share, double before) {
+        at(() -> {
+            long left = share > before ? Math.round(seconds() * (1 - share) / (share - before)) : 0;
+            return String.format(
+                    Locale.ROOT,
+                    "%,d of %,d %s, %,.0f tokens/s, left %d:%02d:%02d",
+                    done,
+                    total,
+                    what,
+                    tokens / seconds(),
+                    left / 3600,
+                    left / 60 % 60,
+                    left % 60);
+        });
+    }
+
+    /** Shows a text, unless one was shown just before. */
+    public void at(Supplier<String> words) {
         long now = System.nanoTime();
         if ((now - told) / 1e9 < (terminal ? 0.5 : SECONDS)) {
             return;
         }
         told = now;
-        long left = share > before ? Math.round(seconds() * (1 - share) / (share - before)) : 0;
-        String text = String.format(
-                Locale.ROOT,
-                "%,d of %,d %s, %,.0f tokens/s, left %d:%02d:%02d",
-                done,
-                total,
-                what,
-                tokens / seconds(),
-                left / 3600,
-                left / 60 % 60,
-                left % 60);
+        String text = words.get();
         if (terminal) {
             err.print("\r\u001b[K" + text);
             err.flush();

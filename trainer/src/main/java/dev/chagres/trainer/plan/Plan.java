@@ -11,17 +11,20 @@ import dev.chagres.trainer.TrainingRecipe;
 import dev.chagres.trainer.command.BuildVersion;
 import dev.chagres.trainer.command.CommandStart;
 import dev.chagres.trainer.command.EnumOption;
+import dev.chagres.trainer.command.ProgressLine;
 import dev.chagres.trainer.plan.PlannedModel.Recompute;
 import java.io.IOException;
 import java.io.PrintStream;
 import java.io.UncheckedIOException;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collections;
 import java.util.Comparator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.TreeMap;
 import java.util.concurrent.Callable;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
@@ -125,7 +128,7 @@ public final class Plan implements Callable<Integer> {
             fallbackValue = "3",
             paramLabel = "N",
             description = "make steps of the N best choices on this machine's GPUs, and compare (default: 3)")
-    private int measure;
+    private @Nullable Integer measure;
 
     @Option(names = MEASURE_ONE, hidden = true)
     private @Nullable String measureOne;
@@ -222,11 +225,14 @@ public final class Plan implements Callable<Integer> {
         if (!(memory > 0 && memory < Float.POSITIVE_INFINITY)) {
             throw new IllegalArgumentException("--memory: expected a finite number of GiB above 0, got " + memory);
         }
-        if (measure < 0) {
-            throw new IllegalArgumentException("--measure: expected at least 1, got " + measure);
-        }
+        atLeastOne("--measure", measure == null ? 1 : measure);
         if (optimizers.isEmpty()) {
             throw new IllegalArgumentException("--optimizer: expected a name or more, got none");
+        }
+        for (Choice.Updates one : optimizers) {
+            if (Collections.frequency(optimizers, one) > 1) {
+                throw new IllegalArgumentException("--optimizer: expected each name once, got " + one + " again");
+            }
         }
         long multiple = 16L * gpus;
         long wanted = tokens == null ? 16_384L * gpus : tokens;
@@ -269,7 +275,10 @@ public final class Plan implements Callable<Integer> {
     }
 
     private int tell(Choice.Steps steps) {
-        List<Row> rows = rows(steps);
+        List<Row> rows;
+        try (var progress = new ProgressLine(err)) {
+            rows = rows(steps, progress);
+        }
         if (rows.isEmpty()) {
             err.println(
                     "plan: nothing fits: no way to divide " + steps.tokens() + " tokens of sequences of " + context
@@ -279,7 +288,7 @@ public final class Plan implements Callable<Integer> {
         }
         rows.sort(Comparator.comparingDouble((Row row) -> fits(row) ? 0 : 1)
                 .thenComparingDouble(row -> -row.tokensPerSecond));
-        List<Map<String, Object>> measured = measure == 0 ? List.of() : measured(rows, steps);
+        List<Map<String, Object>> measured = measure == null ? List.of() : measured(rows, steps, measure);
         if (json) {
             out.println(json(rows, measured, steps));
         } else {
@@ -289,11 +298,13 @@ public final class Plan implements Callable<Integer> {
         return 0;
     }
 
-    private List<Row> rows(Choice.Steps steps) {
+    private List<Row> rows(Choice.Steps steps, ProgressLine progress) {
         List<Row> rows = new ArrayList<>();
         for (Choice.Updates updates : optimizers) {
             for (Choice.Strategy strategy : Choice.Strategy.values()) {
                 for (Recompute recompute : Recompute.values()) {
+                    progress.at(() -> "plan: counted " + rows.size() + " ways, now " + updates + ", " + strategy
+                            + (recompute == Recompute.NONE ? "" : ", recomputing " + recompute));
                     rows.addAll(rows(new Choice(strategy, 1, recompute, updates), steps));
                 }
             }
@@ -440,7 +451,8 @@ public final class Plan implements Callable<Integer> {
             one.put("memoryBytes", (long) row.bytes);
             one.put("hostBytes", row.estimate.hostBytes());
             Map<String, Long> holders = new LinkedHashMap<>();
-            worst(row.estimate).bytes().forEach((holder, bytes) -> holders.put(holder.toString(), bytes));
+            new TreeMap<>(worst(row.estimate).bytes())
+                    .forEach((holder, bytes) -> holders.put(holder.toString(), bytes));
             one.put("holders", holders);
             one.put("stepSeconds", row.time.seconds());
             one.put("productSeconds", row.time.products());
@@ -470,9 +482,9 @@ public final class Plan implements Callable<Integer> {
 
     // ---- measured, in a process whose provider computes
 
-    private List<Map<String, Object>> measured(List<Row> rows, Choice.Steps steps) {
+    private List<Map<String, Object>> measured(List<Row> rows, Choice.Steps steps, int most) {
         List<Map<String, Object>> measured = new ArrayList<>();
-        for (Row row : rows.subList(0, Math.min(measure, rows.size()))) {
+        for (Row row : rows.subList(0, Math.min(most, rows.size()))) {
             Map<String, Object> one = new LinkedHashMap<>();
             one.put("choice", row.choice.toString());
             Map<String, Object> found = measuredApart(row.choice, steps);

@@ -1,6 +1,7 @@
 package dev.chagres.trainer.plan;
 
 import dev.chagres.batch.TrainedModel;
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.models.decoder.DecoderConfig;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.esm.Esm2Recomputation;
@@ -60,10 +61,10 @@ record PlannedModel(
             }
         }
         Path folder = Path.of(name);
-        if (!Files.isDirectory(folder)) {
+        if (name.isBlank() || !Files.isDirectory(folder)) {
             String sizes = Arrays.stream(Esm2Size.values()).map(Esm2Size::label).collect(Collectors.joining(", "));
-            throw new IllegalArgumentException(
-                    "--model: expected one of " + sizes + ", or a folder of Hugging Face, got " + name);
+            throw new IllegalArgumentException("--model: expected one of " + sizes
+                    + ", or a folder of Hugging Face, got " + (name.isBlank() ? "nothing" : ForeignText.plain(name)));
         }
         try {
             return new PlannedModel(name, Esm2Checkpoint.config(folder).withContext(context), null);
