@@ -219,20 +219,28 @@ public final class ChatTemplate {
      * @throws TextException when the template refuses the chat, or has something that is not supported
      */
     public String render(List<Message> messages, List<Tool> tools, Next next) {
-        return template.render(variables(messages, tools, next)).text();
+        return new Viewed(messages, tools).render(messages.size(), next).text();
     }
 
-    private Map<String, Object> variables(List<Message> messages, List<Tool> tools, Next next) {
-        Objects.requireNonNull(next, "next");
-        Map<String, Object> variables = new HashMap<>(special);
-        variables.put(
-                "messages",
-                given("messages", messages).stream().map(Message::fields).toList());
-        if (!given("tools", tools).isEmpty()) {
-            variables.put("tools", tools.stream().map(Tool::schema).toList());
+    /** A chat as the template sees it, of which it is handed the first messages. */
+    private final class Viewed {
+        private final Map<String, Object> variables = new HashMap<>(special);
+        private final List<?> messages;
+
+        Viewed(List<Message> messages, List<Tool> tools) {
+            this.messages = template.view(
+                    given("messages", messages).stream().map(Message::fields).toList());
+            if (!given("tools", tools).isEmpty()) {
+                variables.put(
+                        "tools", template.view(tools.stream().map(Tool::schema).toList()));
+            }
         }
-        variables.put("add_generation_prompt", next == Next.ANSWER);
-        return variables;
+
+        Rendered render(int count, Next next) {
+            variables.put("messages", count == messages.size() ? messages : ChatView.first(messages, count));
+            variables.put("add_generation_prompt", Objects.requireNonNull(next, "next") == Next.ANSWER);
+            return template.render(variables);
+        }
     }
 
     private static <T> List<T> given(String argument, List<T> all) {
@@ -249,17 +257,18 @@ public final class ChatTemplate {
      * @throws TextException also when a text begins otherwise than that of its first messages, so that nobody can say where they end
      */
     Rendered learned(List<Message> messages, List<Tool> tools) {
-        Rendered whole = template.render(variables(messages, tools, Next.NOTHING));
+        Viewed chat = new Viewed(messages, tools);
+        Rendered whole = chat.render(messages.size(), Next.NOTHING);
         if (template.marksAnswers()) {
             return whole;
         }
         List<int[]> spans = new ArrayList<>();
         for (int i = 0; i < messages.size(); i++) {
             if (messages.get(i).role().equals(ASSISTANT)) {
-                String before = render(messages.subList(0, i), tools, Next.ANSWER);
+                String before = chat.render(i, Next.ANSWER).text();
                 String behind = i + 1 == messages.size()
                         ? whole.text()
-                        : render(messages.subList(0, i + 1), tools, Next.NOTHING);
+                        : chat.render(i + 1, Next.NOTHING).text();
                 if (!behind.startsWith(before) || !whole.text().startsWith(behind)) {
                     throw new TextException(
                             file,

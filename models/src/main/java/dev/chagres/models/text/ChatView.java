@@ -4,6 +4,7 @@ import java.nio.file.Path;
 import java.util.AbstractList;
 import java.util.AbstractMap;
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -19,9 +20,28 @@ import org.jspecify.annotations.Nullable;
 final class ChatView {
     private ChatView() {}
 
+    /** What knows how many members it has, those inside of members and itself among them: limits ask each time a template touches it. */
+    interface Counted {
+        long members();
+    }
+
+    private static long counted(Collection<? extends @Nullable Object> all) {
+        long members = 1;
+        for (Object each : all) {
+            members += each instanceof Counted inside ? inside.members() : 1;
+        }
+        return members;
+    }
+
+    /** Returns the first of a list's values. */
+    static List<@Nullable Object> first(List<? extends @Nullable Object> all, int count) {
+        return new Listed(new ArrayList<>(all.subList(0, count)));
+    }
+
     /** Returns a value of a chat as a template has it: it cannot be changed, and has no marks of answers. */
     static Object of(Path file, Object value) {
         return switch (value) {
+            case Counted viewed -> viewed;
             case List<?> all -> {
                 List<@Nullable Object> copy = new ArrayList<>();
                 for (Object each : all) {
@@ -43,11 +63,18 @@ final class ChatView {
     }
 
     /** A list of a chat. It becomes text by a filter or {@code {{ … }}}: Jinja adds none to a text, where the library would. */
-    private static final class Listed extends AbstractList<@Nullable Object> {
+    private static final class Listed extends AbstractList<@Nullable Object> implements Counted {
         private final List<@Nullable Object> all;
+        private final long members;
 
         Listed(List<@Nullable Object> all) {
             this.all = all;
+            members = counted(all);
+        }
+
+        @Override
+        public long members() {
+            return members;
         }
 
         @Override
@@ -67,11 +94,18 @@ final class ChatView {
     }
 
     /** The same of a mapping. */
-    private static final class Mapped extends AbstractMap<String, Object> {
+    private static final class Mapped extends AbstractMap<String, Object> implements Counted {
         private final Map<String, Object> fields;
+        private final long members;
 
         Mapped(Map<String, Object> fields) {
             this.fields = Collections.unmodifiableMap(fields);
+            members = counted(fields.values());
+        }
+
+        @Override
+        public long members() {
+            return members;
         }
 
         @Override

@@ -6,6 +6,8 @@ import com.hubspot.jinjava.interpret.JinjavaInterpreter;
 import com.hubspot.jinjava.interpret.TemplateError;
 import com.hubspot.jinjava.lib.filter.Filter;
 import com.hubspot.jinjava.lib.tag.ForTag;
+import com.hubspot.jinjava.objects.collections.PyList;
+import com.hubspot.jinjava.objects.collections.PyMap;
 import com.hubspot.jinjava.tree.TagNode;
 import com.hubspot.jinjava.util.ForLoop;
 import java.math.BigDecimal;
@@ -131,6 +133,10 @@ final class JinjaLimits {
 
     /** Returns how many members a value has, with itself, or a number above {@code most}; one that a list has twice is counted twice. */
     private static long size(@Nullable Object value, long most) {
+        Object inside = value instanceof PyList list ? list.toList() : value instanceof PyMap map ? map.toMap() : value;
+        if (inside instanceof ChatView.Counted counted) {
+            return counted.members();
+        }
         long size = 1;
         Collection<?> members = switch (value) {
             case Collection<?> all -> all;

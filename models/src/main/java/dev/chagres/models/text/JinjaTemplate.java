@@ -33,7 +33,6 @@ import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
 import java.util.function.Function;
-import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import jinjava.javax.el.CompositeELResolver;
 import org.jspecify.annotations.Nullable;
@@ -336,6 +335,11 @@ final class JinjaTemplate {
         return marks;
     }
 
+    /** Returns values as {@link #render} hands them to the template, for several of its calls. */
+    List<?> view(List<?> values) {
+        return (List<?>) ChatView.of(file, values);
+    }
+
     Rendered render(Map<String, Object> variables) {
         Map<String, Object> all = new HashMap<>(variables);
         all.put("strftime_now", "strftime_now"); // templates ask whether it is defined
@@ -404,19 +408,19 @@ final class JinjaTemplate {
     }
 
     private static Rendered unmarked(String marked) {
+        if (marked.indexOf(BEGIN) < 0 && marked.indexOf(END) < 0) {
+            return new Rendered(marked, List.of());
+        }
         StringBuilder text = new StringBuilder();
         List<int[]> spans = new ArrayList<>();
-        Matcher marks = Pattern.compile("[" + BEGIN + END + "]").matcher(marked);
         int begin = 0;
-        while (marks.find()) {
-            marks.appendReplacement(text, "");
-            if (marked.charAt(marks.start()) == BEGIN) {
-                begin = text.length();
-            } else {
-                spans.add(new int[] {begin, text.length()});
+        for (int i = 0; i < marked.length(); i++) {
+            switch (marked.charAt(i)) {
+                case BEGIN -> begin = text.length();
+                case END -> spans.add(new int[] {begin, text.length()});
+                default -> text.append(marked.charAt(i));
             }
         }
-        marks.appendTail(text);
         return new Rendered(text.toString(), spans);
     }
 }
