@@ -287,6 +287,9 @@ abstract class TextReader implements AutoCloseable {
                 while (parser.nextToken() != JsonToken.END_OBJECT) {
                     String name = parser.currentName();
                     parser.nextToken();
+                    if (parser.currentToken() == JsonToken.VALUE_NULL) {
+                        continue; // as if it were not there
+                    }
                     switch (name) {
                         case "text" -> text = string(parser);
                         case "prompt" -> prompt = string(parser);
@@ -317,12 +320,17 @@ abstract class TextReader implements AutoCloseable {
         }
 
         /** Returns tools, which may be a list in a text, as tables without nested types have them; null is none. */
-        private List<ChatTemplate.Tool> tools(@Nullable Object value) throws IOException {
+        private List<ChatTemplate.Tool> tools(@Nullable Object value) {
             Object list = value;
             if (value instanceof String text) {
                 try (JsonParser parser = JSON.createParser(text)) {
                     parser.nextToken();
                     list = ChatValues.read(parser);
+                    if (parser.nextToken() != null) {
+                        throw new TextException(file(), number, "tools: expected one list, got more behind it", null);
+                    }
+                } catch (IOException failure) {
+                    throw new TextException(file(), number, "tools: expected JSON: " + failure.getMessage(), failure);
                 }
             }
             return list == null || list instanceof List<?> all && all.isEmpty()
@@ -333,7 +341,7 @@ abstract class TextReader implements AutoCloseable {
         /** Makes something of each object of a list. */
         private <T> List<T> made(String field, @Nullable Object value, Function<Map<String, Object>, T> maker) {
             List<T> all = new ArrayList<>();
-            String path = field;
+            String path = "";
             try {
                 List<?> list = ChatValues.list(field, value);
                 if (list.isEmpty()) {
@@ -346,11 +354,8 @@ abstract class TextReader implements AutoCloseable {
                 return all;
             } catch (IllegalArgumentException refused) {
                 String text = String.valueOf(refused.getMessage());
-                throw new TextException(
-                        file(),
-                        number,
-                        (text.startsWith(field) ? "" : path + (text.startsWith("expected") ? ": " : ".")) + text,
-                        refused);
+                String joint = path.isEmpty() ? "" : text.startsWith("expected ") ? ": " : ".";
+                throw new TextException(file(), number, path + joint + text, refused);
             }
         }
 

@@ -14,6 +14,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.TreeSet;
 import org.junit.jupiter.api.AfterEach;
@@ -176,6 +177,22 @@ class TextSequencesTest {
     }
 
     @Test
+    void fieldsThatAreNullAreNotThere() throws IOException {
+        Path file = file(
+                "null.jsonl",
+                "{\"text\": \"a b\", \"prompt\": null, \"completion\": null, \"messages\": null, \"tools\": null}",
+                "{\"text\": null, \"prompt\": \"a \", \"completion\": \"b\", \"messages\": null, \"other\": null}",
+                "{\"text\": null, \"messages\": [{\"role\": \"user\", \"content\": \"a\", \"name\": null}], \"tools\": null}");
+        try (TextReader reader = TextReader.open(file)) {
+            assertEquals("a b", Objects.requireNonNull(reader.next()).text());
+            assertEquals("a ", Objects.requireNonNull(reader.next()).prompt());
+            assertEquals(
+                    List.of(new ChatTemplate.Message("user", "a")),
+                    Objects.requireNonNull(reader.next()).messages());
+        }
+    }
+
+    @Test
     void refusesOtherFiles() throws IOException {
         String[] lines = {
             "{\"text\": 5}",
@@ -197,7 +214,12 @@ class TextSequencesTest {
             "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{\"name\": \"f\", \"arguments\": []}]}]}",
             "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tools\": [{\"type\": \"function\"}]}",
             "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tools\": \"[5]\"}",
-            "{\"text\": \"x\", \"tools\": [{\"name\": \"f\"}]}"
+            "{\"text\": \"x\", \"tools\": [{\"name\": \"f\"}]}",
+            "{\"text\": null, \"prompt\": null, \"completion\": null, \"messages\": null, \"tools\": null}",
+            "{\"messages\": [{\"role\": \"user\", \"content\": \"x\", \"messages\": []}]}",
+            "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tools\": \"[{\"}",
+            "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tools\": \"[] 5\"}",
+            "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tools\": 5}"
         };
         String[] texts = {
             "expected a text for text, got VALUE_NUMBER_INT",
@@ -220,7 +242,12 @@ class TextSequencesTest {
             "messages[0].tool_calls[0].arguments: expected an object, got a list",
             "tools[0].name: expected a text, got none",
             "tools[0]: expected an object, got 5",
-            "tools: expected them beside messages, got none"
+            "tools: expected them beside messages, got none",
+            "expected an object with text, with prompt and completion, or with messages, got none of them",
+            "messages[0].messages: expected no such field: a message has",
+            "tools: expected JSON: ",
+            "tools: expected one list, got more behind it",
+            "tools: expected a list, got 5"
         };
         for (int i = 0; i < lines.length; i++) {
             Path file = file("bad.jsonl", "{\"text\": \"good\"}", lines[i]);
