@@ -125,7 +125,9 @@ void buffer_completed(void *context, uint32_t stream, uint8_t *buffer, size_t, s
 int refuse(const char *call, cupti::Result result) {
   const char *text = nullptr;
   functions.result_string(result, &text);
-  return fail(OPS_CUDA_ERROR, format("ops_activity_begin: %s says %d, %s", call, result, text == nullptr ? "unknown" : text));
+  const char *other = "; another profiler of this process listens to CUPTI, such as that of PyTorch or Nsight Systems: end it before";
+  return fail(OPS_CUDA_ERROR, format("ops_activity_begin: %s says %d, %s%s", call, result, text == nullptr ? "unknown" : text,
+                                     result == cupti::kMultipleSubscribers ? other : ""));
 }
 
 int open_cupti(const char *path) {

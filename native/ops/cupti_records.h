@@ -13,6 +13,7 @@ namespace chagres::ops::cupti {
 
 using Result = int;
 constexpr Result kSuccess = 0, kMaxLimitReached = 12; /* CUPTI_ERROR_MAX_LIMIT_REACHED: no record is left */
+constexpr Result kMultipleSubscribers = 39;           /* CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED: another profiler listens */
 
 enum Kind : uint32_t { /* CUpti_ActivityKind */
   kMemcpy = 1,

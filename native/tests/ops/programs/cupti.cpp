@@ -19,6 +19,7 @@ std::set<uint32_t> enabled;
 std::vector<std::string> pending; /* the bytes of records, in their order */
 uint32_t last_call = 0;
 uint64_t nanos = 1000;
+Result refusal = kSuccess; /* what cuptiActivityEnable says */
 thread_local std::vector<uint64_t> external_ids;
 
 template <class Record>
@@ -76,7 +77,10 @@ EXPORT Result cuptiActivityRegisterCallbacks(BufferRequested request, BufferComp
   completed = complete;
   return kSuccess;
 }
-EXPORT Result cuptiActivityEnable(Kind kind) { return enabled.insert(kind), kSuccess; }
+EXPORT Result cuptiActivityEnable(Kind kind) {
+  if (refusal == kSuccess) enabled.insert(kind);
+  return refusal;
+}
 EXPORT Result cuptiActivityDisable(Kind kind) { return enabled.erase(kind), kSuccess; }
 EXPORT Result cuptiActivityFlushAll(uint32_t) { return std::thread(deliver).join(), kSuccess; }
 EXPORT Result cuptiActivityGetNextRecord(uint8_t *buffer, size_t valid, Activity **record) {
@@ -114,4 +118,5 @@ EXPORT void made_up_copy(uint8_t kind, uint64_t bytes, uint64_t start, uint64_t 
 EXPORT void made_up_fill(uint64_t bytes, uint64_t start, uint64_t end) {
   add(Fill{kMemset, 0, bytes, start, end, 0, 1, 7, call()}, 104);
 }
+EXPORT void made_up_refusal(Result result) { refusal = result; }
 EXPORT size_t made_up_ids() { return external_ids.size(); }

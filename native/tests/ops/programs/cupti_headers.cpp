@@ -52,6 +52,7 @@ static_assert(int{ours::kConcurrentKernel} == CUPTI_ACTIVITY_KIND_CONCURRENT_KER
 static_assert(int{ours::kExternalCorrelation} == CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION, "");
 static_assert(ours::kCustom == CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0 && ours::kSuccess == CUPTI_SUCCESS, "");
 static_assert(ours::kMaxLimitReached == CUPTI_ERROR_MAX_LIMIT_REACHED, "");
+static_assert(ours::kMultipleSubscribers == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED, "");
 static_assert(ours::kFlushForced == CUPTI_ACTIVITY_FLAG_FLUSH_FORCED && ours::kAlignment == ACTIVITY_RECORD_ALIGNMENT, "");
 static_assert(CUPTI_ACTIVITY_MEMCPY_KIND_HTOD == 1 && CUPTI_ACTIVITY_MEMCPY_KIND_DTOH == 2, "");
 static_assert(CUPTI_ACTIVITY_MEMCPY_KIND_DTOD == 8, "");

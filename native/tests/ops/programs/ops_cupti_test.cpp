@@ -72,6 +72,12 @@ int main(int count, char **arguments) {
   record_once(ops, arguments[2]);
   record_once(ops, arguments[2]); /* nothing is left of the first */
   EXPECT_EQUAL(ops.activity_begin("/elsewhere/libcupti.so.13", &now), OPS_INVALID_ARGUMENT);
+  /* Another profiler of the process listens. */
+  made<void (*)(int)>("made_up_refusal")(39);
+  EXPECT_EQUAL(ops.activity_begin(arguments[2], &now), OPS_CUDA_ERROR);
+  if (strstr(ops.last_error(), "cuptiActivityEnable says 39, made up; another profiler of this process") == nullptr)
+    stop(__FILE__, __LINE__, ops.last_error());
+  made<void (*)(int)>("made_up_refusal")(0);
   /* A range that outlives its recording leaves no id behind. */
   EXPECT_EQUAL(ops.activity_begin(arguments[2], &now), OPS_SUCCESS);
   ops.range_push("open");

@@ -44,7 +44,7 @@ public final class KernelTrace implements AutoCloseable {
     private final long toRecords;
 
     private final List<Observer> observers = new ArrayList<>();
-    private @Nullable KernelTimes times;
+    private volatile @Nullable KernelTimes times;
 
     private KernelTrace(Source source, String reason, ActivityRecord.Recorder recorder) {
         this.source = source;
@@ -56,7 +56,7 @@ public final class KernelTrace implements AutoCloseable {
     /**
      * Begins to record.
      *
-     * @throws IllegalStateException when another recording runs
+     * @throws IllegalStateException when another recording runs; where another profiler listens, ranges are recorded alone
      * @throws dev.chagres.bindings.MissingLibraryException when the provider's libraries cannot be opened
      */
     public static KernelTrace begin() {
@@ -83,7 +83,9 @@ public final class KernelTrace implements AutoCloseable {
     public Observer observer() {
         Observer made = new Observer(this);
         synchronized (observers) {
-            observers.add(made);
+            if (isRecording()) {
+                observers.add(made);
+            }
         }
         return made;
     }
@@ -102,14 +104,17 @@ public final class KernelTrace implements AutoCloseable {
         if (present != null) {
             return present;
         }
-        KernelTimes made = new KernelTimes(source, reason, recorder.end(), memory());
-        times = made;
-        return made;
-    }
-
-    private List<KernelTimes.Memory> memory() {
+        ActivityRecord.Recording recorded = recorder.end();
         synchronized (observers) {
-            return observers.stream().flatMap(each -> each.memory.stream()).toList();
+            KernelTimes made = new KernelTimes(
+                    source,
+                    reason,
+                    recorded,
+                    observers.stream().flatMap(each -> each.memory.stream()).toList());
+            times = made;
+            observers.forEach(each -> each.memory.clear());
+            observers.clear();
+            return made;
         }
     }
 
@@ -162,10 +167,19 @@ public final class KernelTrace implements AutoCloseable {
 
         private void look(Pass pass) {
             Checks.given("pass", pass);
-            memory.add(new KernelTimes.Memory(
-                    pass.device().index(),
-                    System.nanoTime() + trace.toRecords,
-                    pass.scope().usedBytes()));
+            synchronized (trace.observers) {
+                if (trace.isRecording()) {
+                    memory.add(new KernelTimes.Memory(
+                            pass.device().index(),
+                            System.nanoTime() + trace.toRecords,
+                            pass.scope().usedBytes()));
+                }
+            }
+        }
+
+        /** Returns how often it has looked while the trace recorded; 0 once that has ended. */
+        int looks() {
+            return memory.size();
         }
 
         /** Frees the names of layers. A second call does nothing. */

@@ -1,6 +1,7 @@
 package dev.chagres.ops;
 
 import dev.chagres.bindings.NativeLibraries;
+import dev.chagres.bindings.OpsException;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.ops.Ops;
 import dev.chagres.bindings.ops.OpsActivity;
@@ -87,7 +88,7 @@ public record ActivityRecord(
          *
          * @param cupti the path of CUPTI's library; an empty text for ranges alone
          * @throws IllegalStateException when another recording runs, or the process has opened another CUPTI
-         * @throws dev.chagres.bindings.OpsException when the library cannot be opened, or refuses
+         * @throws OpsException when the library cannot be opened, or refuses, as it does where another profiler of the process listens
          * @throws dev.chagres.bindings.MissingLibraryException when the provider's libraries cannot be opened
          */
         public static Recorder begin(String cupti) {
@@ -96,10 +97,13 @@ public record ActivityRecord(
             try (Arena arena = Arena.ofConfined()) {
                 MemorySegment now = arena.allocate(ValueLayout.JAVA_LONG);
                 int status = Ops.ops_activity_begin(arena.allocateFrom(cupti), now);
-                if (status == Ops.OPS_INVALID_ARGUMENT()) {
-                    throw new IllegalStateException("a recording of kernels runs already; end it before the next");
+                try {
+                    Status.ops(status, "ops_activity_begin");
+                } catch (OpsException refused) {
+                    throw status == Ops.OPS_INVALID_ARGUMENT()
+                            ? new IllegalStateException("recording of kernels: " + refused.libraryText(), refused)
+                            : refused;
                 }
-                Status.ops(status, "ops_activity_begin");
                 return new Recorder(now.get(ValueLayout.JAVA_LONG, 0));
             }
         }

@@ -20,6 +20,7 @@ import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.pass.Layer;
 import dev.chagres.pass.Pass;
+import dev.chagres.pass.PassObserver;
 import java.io.ByteArrayOutputStream;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
@@ -151,11 +152,31 @@ class KernelTraceTest {
     }
 
     @Test
+    void observersKeepNothingOnceTheTraceHasEnded() {
+        Layer layer = new Linear(64, 32, Initializer.normal(0.1f), new ModelPlan().group("layer"));
+        try (Device device = Device.open();
+                Pass pass = Pass.evaluation(device);
+                KernelTrace trace = KernelTrace.begin();
+                KernelTrace.Observer observer = trace.observer()) {
+            pass.begin();
+            observer.entering(layer, PassObserver.Direction.FORWARD, pass);
+            observer.left(layer, PassObserver.Direction.FORWARD, pass, 0);
+            assertEquals(2, observer.looks());
+            assertEquals(2, trace.end().memory().size());
+            assertEquals(0, observer.looks());
+            observer.entering(layer, PassObserver.Direction.FORWARD, pass);
+            observer.left(layer, PassObserver.Direction.FORWARD, pass, 0);
+            assertEquals(0, observer.looks());
+            assertEquals(2, trace.end().memory().size());
+        }
+    }
+
+    @Test
     void oneRecordingAtATime() {
         try (KernelTrace first = KernelTrace.begin()) {
             assertTrue(first.isRecording());
             assertEquals(
-                    "a recording of kernels runs already; end it before the next",
+                    "recording of kernels: ops_activity_begin: a recording runs already; expected ops_activity_end before",
                     assertThrows(IllegalStateException.class, KernelTrace::begin)
                             .getMessage());
             assertEquals(first.end(), first.end());
