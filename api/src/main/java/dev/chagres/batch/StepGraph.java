@@ -6,6 +6,7 @@ import dev.chagres.bindings.CaptureException;
 import dev.chagres.bindings.NativeException;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.Log;
 import dev.chagres.internal.memory.Capture;
 import dev.chagres.pass.Pass;
 import dev.chagres.recipe.AmaxRecording;
@@ -250,8 +251,7 @@ public final class StepGraph implements AutoCloseable {
     /** Logs why steps are not replayed, each reason once. */
     private void log(String reason) {
         if (logged.add(reason)) {
-            System.getLogger("dev.chagres")
-                    .log(System.Logger.Level.WARNING, "StepGraph: steps are enqueued one by one: " + reason);
+            Log.logger().log(System.Logger.Level.WARNING, "StepGraph: steps are enqueued one by one: " + reason);
         }
     }
 

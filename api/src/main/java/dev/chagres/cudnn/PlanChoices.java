@@ -6,6 +6,7 @@ import dev.chagres.bindings.Provider;
 import dev.chagres.bindings.cudnn.Cudnn;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.FileReplacement;
+import dev.chagres.internal.Log;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
@@ -149,7 +150,7 @@ public final class PlanChoices {
     }
 
     private static void warn(String text) {
-        System.getLogger("dev.chagres").log(System.Logger.Level.WARNING, "cuDNN's measured engines: " + text);
+        Log.logger().log(System.Logger.Level.WARNING, "cuDNN's measured engines: " + text);
     }
 
     /** Returns what a choice is kept under. */

@@ -1,5 +1,6 @@
 package dev.chagres.launch;
 
+import dev.chagres.internal.Log;
 import java.time.Duration;
 import java.util.function.Supplier;
 
@@ -41,7 +42,7 @@ final class StoreWait implements AutoCloseable {
         } catch (InterruptedException _) {
             return; // The wait is over.
         }
-        System.getLogger("dev.chagres")
+        Log.logger()
                 .log(
                         System.Logger.Level.WARNING,
                         "rank " + environment.rank() + " of " + environment.count() + " has waited " + text(patience)

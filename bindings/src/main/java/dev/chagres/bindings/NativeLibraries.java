@@ -138,7 +138,7 @@ public final class NativeLibraries {
 
     private static void warnOfPassedOver(Found found) {
         for (MissingLibraryException.Attempt attempt : found.passedOver()) {
-            System.getLogger("dev.chagres")
+            Log.logger()
                     .log(
                             System.Logger.Level.WARNING,
                             "{0}: passed over {1}; using {2}",

@@ -52,7 +52,7 @@ public enum Provider {
         Choice chosen = choose(value, Driver::probe);
         choice = chosen;
         if (value.equals(AUTO)) { // not needed else, and the first logger of a program takes 0.3 s of a core
-            System.getLogger("dev.chagres")
+            Log.logger()
                     .log(
                             System.Logger.Level.INFO,
                             "provider {0}: {1}",

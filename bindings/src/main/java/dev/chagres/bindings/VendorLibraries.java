@@ -48,7 +48,7 @@ final class VendorLibraries {
         VendorLibrary library = found.library();
         boolean strict = isStrict(surroundings);
         if (version.isEmpty()) {
-            System.getLogger("dev.chagres")
+            Log.logger()
                     .log(
                             System.Logger.Level.WARNING,
                             "{0} at {1} does not tell its version; wanted {2}{3}",
@@ -61,7 +61,7 @@ final class VendorLibraries {
             if (strict) {
                 throw wrong;
             }
-            System.getLogger("dev.chagres").log(System.Logger.Level.WARNING, wrong.getMessage());
+            Log.logger().log(System.Logger.Level.WARNING, wrong.getMessage());
         }
     }
 
