@@ -162,15 +162,15 @@ class StreamTest {
         try (Device device = Device.open()) {
             Stream stream = device.openStream();
             Scope scope = device.openScope(stream);
-            // CUDA takes memory in units of 2 MiB: less may not show.
+            long before = device.heldBytes();
             Tensor tensor = scope.tensor(DType.BYTE, 8 << 20);
-            long before = device.freeMemory();
             stream.close();
+            assertEquals(before + (8 << 20), device.heldBytes(), "the scope has its memory");
             assertThrown(
                     IllegalStateException.class, "stream of device 0 is closed", () -> tensor.copyFrom(stream, tensor));
             scope.close();
             assertFalse(tensor.isLive());
-            assertTrue(device.freeMemory() > before, "the scope's memory went back");
+            assertEquals(before, device.heldBytes(), "the scope's memory went back");
         }
     }
 }
