@@ -20,9 +20,6 @@ import java.util.stream.IntStream;
 record DecoderFields(JsonObject json, DecoderArchitecture architecture) {
     private static final int MOST = 1 << 24;
 
-    /** Positions of a rotary table that fit into memory whatever a head's size is. */
-    private static final int MOST_POSITIONS = 1 << 20;
-
     static final String FULL = "full_attention";
     static final String SLIDING = "sliding_attention";
 
@@ -50,32 +47,28 @@ record DecoderFields(JsonObject json, DecoderArchitecture architecture) {
     DecoderConfig config() {
         new KnownFields(json, architecture, layout()).refuseOthers();
         DecoderSizes sizes = sizes();
-        float epsilon = (float) json.number("rms_norm_eps", 1e-6);
-        if (!(epsilon > 0) || Float.isInfinite(epsilon)) {
-            throw json.refused("rms_norm_eps", "a number above 0");
-        }
         DecoderForm form = new DecoderForm(
                 architecture,
                 attentionBias(),
                 json.flag("mlp_bias", false) ? Bias.PRESENT : Bias.ABSENT,
                 json.flag("tie_word_embeddings", false) ? DecoderForm.Head.TIED : DecoderForm.Head.SEPARATE,
-                epsilon,
+                ModelFields.epsilon(json, "rms_norm_eps", 1e-6),
                 new RotaryFields(json, sizes.context()).rotary(sizes.headDim()),
                 windows(sizes.layers()));
         return new DecoderConfig(sizes, form).withTokens(tokens(sizes.vocabulary()));
     }
 
     private DecoderSizes sizes() {
-        int vocabulary = json.integer("vocab_size", isQwen() ? 151_936 : 32_000, 1, MOST);
-        int hidden = json.integer("hidden_size", 4096, 1, MOST);
-        int heads = json.integer("num_attention_heads", 32, 1, MOST);
+        int vocabulary = ModelFields.size(json, "vocab_size", isQwen() ? 151_936 : 32_000);
+        int hidden = ModelFields.size(json, "hidden_size", 4096);
+        int heads = ModelFields.size(json, "num_attention_heads", 32);
         boolean isAbsent = !json.fields().containsKey("num_key_value_heads");
         int usual = switch (architecture) {
             case LLAMA -> heads;
             case MISTRAL -> 8;
             case QWEN2, QWEN3 -> 32;
         };
-        int keyHeads = json.integer("num_key_value_heads", isAbsent ? usual : heads, 1, MOST);
+        int keyHeads = ModelFields.size(json, "num_key_value_heads", isAbsent ? usual : heads);
         if (heads % keyHeads != 0) {
             throw json.refused("num_key_value_heads", "a divisor of num_attention_heads, " + heads);
         }
@@ -86,25 +79,25 @@ record DecoderFields(JsonObject json, DecoderArchitecture architecture) {
         };
         return new DecoderSizes(
                 vocabulary,
-                json.integer("num_hidden_layers", 32, 1, 100_000),
+                ModelFields.layers(json, 32),
                 hidden,
                 heads,
                 keyHeads,
                 headDim(hidden, heads),
-                json.integer("intermediate_size", inner, 1, MOST),
+                ModelFields.size(json, "intermediate_size", inner),
                 context());
     }
 
     private int headDim(int hidden, int heads) {
         if (architecture == DecoderArchitecture.QWEN3) {
-            return json.integer("head_dim", 128, 1, MOST);
+            return ModelFields.size(json, "head_dim", 128);
         }
         if (!json.has("head_dim") && hidden % heads != 0) {
             throw json.refused(
                     "head_dim",
                     "a number, for num_attention_heads, " + heads + ", does not divide hidden_size, " + hidden);
         }
-        return json.integer("head_dim", hidden / heads, 1, MOST);
+        return ModelFields.size(json, "head_dim", hidden / heads);
     }
 
     private int context() {
@@ -113,7 +106,7 @@ record DecoderFields(JsonObject json, DecoderArchitecture architecture) {
             case MISTRAL -> 131_072;
             case QWEN2, QWEN3 -> 32_768;
         };
-        return json.integer("max_position_embeddings", usual, 1, MOST_POSITIONS);
+        return ModelFields.context(json, usual);
     }
 
     private Bias attentionBias() {

@@ -21,39 +21,25 @@ import java.util.Objects;
  * <p>Threading: immutable.
  */
 record EsmFields(JsonObject json) {
-    /** Positions of a rotary table that fit into memory whatever a head's size is. */
-    private static final int MOST_POSITIONS = 1 << 20;
-
-    private static final int MOST = 1 << 24;
-
     /** Returns sizes and form, whose frequencies are those of {@code rope_theta}. */
     Esm2Config config() {
         refuseOtherModels();
-        int hidden = json.integer("hidden_size", 768, 1, MOST);
-        int heads = json.integer("num_attention_heads", 12, 1, MOST);
+        int hidden = ModelFields.size(json, "hidden_size", 768);
+        int heads = ModelFields.size(json, "num_attention_heads", 12);
         if (hidden % heads != 0) {
             throw json.refused("num_attention_heads", "a divisor of hidden_size, " + hidden);
         }
-        int context = json.integer("max_position_embeddings", 1026, 1, MOST_POSITIONS);
-        int inner = json.integer("intermediate_size", 3072, 1, MOST);
+        int context = ModelFields.context(json, 1026);
+        int inner = ModelFields.size(json, "intermediate_size", 3072);
         Masks masks = json.flag("token_dropout", false) ? Masks.DROPPED : Masks.EMBEDDED;
         if (masks == Masks.DROPPED && !json.has("mask_token_id")) {
             throw json.refused("mask_token_id", EsmVocabulary.MASK + ", which token_dropout needs");
         }
-        float epsilon = (float) json.number("layer_norm_eps", 1e-12);
-        if (!(epsilon > 0) || Float.isInfinite(epsilon)) {
-            throw json.refused("layer_norm_eps", "a number above 0");
-        }
+        float epsilon = ModelFields.epsilon(json, "layer_norm_eps", 1e-12);
         Esm2Form form =
                 new Esm2Form(isNvidia() ? GeluForm.TANH : GeluForm.ERF, GeluForm.ERF, masks, epsilon, List.of());
         return new Esm2Config(
-                json.integer("num_hidden_layers", 12, 1, 100_000),
-                hidden,
-                heads,
-                context,
-                inner,
-                form,
-                Esm2Recomputation.NONE);
+                ModelFields.layers(json, 12), hidden, heads, context, inner, form, Esm2Recomputation.NONE);
     }
 
     /**
@@ -90,7 +76,7 @@ record EsmFields(JsonObject json) {
     /** Returns the number of classes, or of numbers. */
     int labels() {
         int usual = json.fields().get("id2label") instanceof Map<?, ?> names ? names.size() : 2;
-        int labels = json.integer("num_labels", usual, 1, MOST);
+        int labels = ModelFields.size(json, "num_labels", usual);
         if (json.has("id2label") && labels != usual) {
             throw json.refused("num_labels", usual + ", the labels of id2label");
         }
@@ -108,11 +94,7 @@ record EsmFields(JsonObject json) {
 
     /** Returns the base of the frequencies, where the tensors have none. */
     double ropeTheta() {
-        double theta = json.number("rope_theta", 10_000);
-        if (!(theta > 1) || theta > 1e12) {
-            throw json.refused("rope_theta", "a number above 1 and up to 1e12");
-        }
-        return theta;
+        return ModelFields.theta(json, 10_000);
     }
 
     private void refuseOtherModels() {
@@ -123,12 +105,10 @@ record EsmFields(JsonObject json) {
         }
         expect("position_embedding_type", "absolute", "rotary");
         expect("hidden_act", "gelu", "gelu");
-        if (json.has("is_folding_model") && json.flag("is_folding_model", false)) {
-            throw json.refused("is_folding_model", "false: ESMFold has parts that are not supported");
-        }
-        never("emb_layer_norm_before", "ESM-1b and ESM-1v have a norm there, ESM-2 has none");
-        never("is_decoder", "ESM-2 is an encoder");
-        never("add_cross_attention", "ESM-2 is an encoder");
+        ModelFields.never(json, "is_folding_model", "ESMFold has parts that are not supported");
+        ModelFields.never(json, "emb_layer_norm_before", "ESM-1b and ESM-1v have a norm there, ESM-2 has none");
+        ModelFields.never(json, "is_decoder", "ESM-2 is an encoder");
+        ModelFields.never(json, "add_cross_attention", "ESM-2 is an encoder");
         if (!json.flag("tie_word_embeddings", true)) {
             throw json.refused("tie_word_embeddings", "true: the decoder's weight is the embedding's table");
         }
@@ -189,12 +169,6 @@ record EsmFields(JsonObject json) {
         if (!json.text(field, usual).equals(only)) {
             throw json.refused(
                     field, only + (usual.isEmpty() || usual.equals(only) ? "" : " (the default is " + usual + ")"));
-        }
-    }
-
-    private void never(String field, String reason) {
-        if (json.flag(field, false)) {
-            throw json.refused(field, "false: " + reason);
         }
     }
 }

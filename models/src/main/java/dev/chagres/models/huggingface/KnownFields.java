@@ -11,8 +11,6 @@ import java.util.Set;
  * <p>Threading: immutable.
  */
 record KnownFields(JsonObject json, DecoderArchitecture architecture, DecoderLayout layout) {
-    private static final int MOST = 1 << 24;
-
     /** Fields that are taken, of all architectures. */
     private static final Set<String> TAKEN = Set.of(
             "architectures",
@@ -123,9 +121,7 @@ record KnownFields(JsonObject json, DecoderArchitecture architecture, DecoderLay
             throw json.refused("attention_dropout", "0: dropout is not supported here");
         }
         json.number("initializer_range", 0);
-        if (json.flag("is_encoder_decoder", false)) {
-            throw json.refused("is_encoder_decoder", "false");
-        }
+        ModelFields.never(json, "is_encoder_decoder", "there is a decoder alone");
         boolean isQwen = architecture == DecoderArchitecture.QWEN2 || architecture == DecoderArchitecture.QWEN3;
         boolean hasBiases = architecture == DecoderArchitecture.LLAMA || architecture == DecoderArchitecture.QWEN3;
         refuseIn(hasBiases, "attention_bias");
@@ -154,9 +150,7 @@ record KnownFields(JsonObject json, DecoderArchitecture architecture, DecoderLay
     private void refuseOthersOfNvidia() {
         String name = DecoderLayout.NVIDIA.className(architecture);
         for (String bias : List.of("attention_bias", "mlp_bias")) {
-            if (json.flag(bias, false)) {
-                throw json.refused(bias, "false: " + name + " has no biases");
-            }
+            ModelFields.never(json, bias, name + " has no biases");
         }
         if (json.texts("layer_types").contains(DecoderFields.SLIDING) || json.flag("use_sliding_window", false)) {
             throw json.refused(
@@ -165,17 +159,15 @@ record KnownFields(JsonObject json, DecoderArchitecture architecture, DecoderLay
         }
         if (architecture == DecoderArchitecture.LLAMA
                 && json.has("head_dim")
-                && (long) json.integer("head_dim", 1, 1, MOST) * json.integer("num_attention_heads", 32, 1, MOST)
-                        != json.integer("hidden_size", 4096, 1, MOST)) {
+                && (long) ModelFields.size(json, "head_dim", 1) * ModelFields.size(json, "num_attention_heads", 32)
+                        != ModelFields.size(json, "hidden_size", 4096)) {
             throw json.refused("head_dim", "hidden_size / num_attention_heads, which " + name + " has");
         }
         String mask = json.text("self_attn_mask_type", "padding_causal");
         if (!mask.equals("padding_causal") && !mask.equals("causal")) {
             throw json.refused("self_attn_mask_type", "padding_causal or causal");
         }
-        if (json.flag("use_moe", false)) {
-            throw json.refused("use_moe", "false: experts are not supported");
-        }
+        ModelFields.never(json, "use_moe", "experts are not supported");
     }
 
     /** Refuses a field that says something, where the architecture does not look at it. */

@@ -14,8 +14,6 @@ import java.util.stream.Stream;
  * @param context {@code max_position_embeddings}
  */
 record RotaryFields(JsonObject json, int context) {
-    private static final int MOST = 1 << 24;
-
     /** Returns the rotation of heads. */
     RotaryConfig rotary(int headDim) {
         if (headDim % 2 != 0) {
@@ -28,7 +26,7 @@ record RotaryFields(JsonObject json, int context) {
         RotaryConfig plain = RotaryConfig.of(headDim);
         String field = json.has("rope_scaling") ? "rope_scaling" : "rope_parameters";
         if (!json.has(field)) {
-            return plain.withBase(theta(json, 10_000));
+            return plain.withBase(ModelFields.theta(json, 10_000));
         }
         JsonObject rope = json.object(field);
         partial(rope);
@@ -36,7 +34,7 @@ record RotaryFields(JsonObject json, int context) {
         if (rope.has("type") && !rope.text("type", "").equals(type)) {
             throw rope.refused("type", "that of rope_type, " + type);
         }
-        RotaryConfig based = plain.withBase(theta(rope, theta(json, 10_000)));
+        RotaryConfig based = plain.withBase(ModelFields.theta(rope, ModelFields.theta(json, 10_000)));
         return switch (type) {
             case "default" -> {
                 refuseOthersOf(rope, Set.of());
@@ -57,14 +55,6 @@ record RotaryFields(JsonObject json, int context) {
         }
     }
 
-    private static double theta(JsonObject rope, double usual) {
-        double theta = rope.number("rope_theta", usual);
-        if (!(theta > 1) || theta > 1e12) {
-            throw rope.refused("rope_theta", "a number above 1 and up to 1e12");
-        }
-        return theta;
-    }
-
     private Llama3Scaling llama3(JsonObject rope) {
         String original = "original_max_position_embeddings";
         refuseOthersOf(rope, Set.of("factor", "low_freq_factor", "high_freq_factor", original));
@@ -73,8 +63,7 @@ record RotaryFields(JsonObject json, int context) {
         if (high <= low) {
             throw rope.refused("high_freq_factor", "more than low_freq_factor, " + low);
         }
-        int positions =
-                json.has(original) ? json.integer(original, 1, 1, MOST) : rope.integer(original, context, 1, MOST);
+        int positions = ModelFields.size(json.has(original) ? json : rope, original, context);
         return new Llama3Scaling(positive(rope, "factor"), low, high, positions);
     }
 
