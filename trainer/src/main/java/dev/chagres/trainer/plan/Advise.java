@@ -91,11 +91,9 @@ public final class Advise implements Callable<Integer> {
     private CommandSpec spec = CommandSpec.create();
 
     private final PrintStream out;
-    private final PrintStream err;
 
-    Advise(PrintStream out, PrintStream err) {
+    Advise(PrintStream out) {
         this.out = out;
-        this.err = err;
     }
 
     /** Runs the command and ends the process with its exit status. */
@@ -106,7 +104,7 @@ public final class Advise implements Callable<Integer> {
 
     /** Returns the exit status of the command. */
     static int run(PrintStream out, PrintStream err, String... arguments) {
-        return CommandStart.of(new Advise(out, err), out, err, arguments);
+        return CommandStart.of(new Advise(out), out, err, arguments);
     }
 
     /**
