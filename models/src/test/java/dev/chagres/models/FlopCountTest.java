@@ -20,7 +20,7 @@ import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.Esm2Classifier;
 import dev.chagres.models.esm.Esm2ClassifierConfig;
 import dev.chagres.models.esm.Esm2Config;
-import dev.chagres.models.esm.Esm2Recomputation;
+import dev.chagres.models.transformer.TransformerBody.Recomputation;
 import dev.chagres.pass.Pass;
 import dev.chagres.pass.PassProfile;
 import java.util.Arrays;
@@ -89,8 +89,8 @@ class FlopCountTest {
         double attention = 4 * HIDDEN * pairs(-1, -1);
         double forward = LAYERS * (layer + attention) + head;
         double scores = LAYERS * 2 * HIDDEN * pairs(-1, -1);
-        for (Esm2Recomputation recomputation : Esm2Recomputation.values()) {
-            double again = recomputation == Esm2Recomputation.LAYERS ? LAYERS * (layer + attention) : 0;
+        for (Recomputation recomputation : Recomputation.values()) {
+            double again = recomputation == Recomputation.LAYERS ? LAYERS * (layer + attention) : 0;
             var config = new Esm2Config(LAYERS, HIDDEN, 2, 32).withRecomputation(recomputation);
             try (Esm2 model = new Esm2(device, config, DType.FLOAT32, 1)) {
                 FlopCount count = counted(ids -> {

@@ -1,7 +1,7 @@
 package dev.chagres.trainer;
 
 import dev.chagres.DType;
-import dev.chagres.models.esm.Esm2Recomputation;
+import dev.chagres.models.transformer.TransformerBody.Recomputation;
 import dev.chagres.optim.Adafactor;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.AveragedConfig;
@@ -142,7 +142,7 @@ final class OptimizerOptions {
      * @param recomputation that of the layers, which says what they keep
      * @throws IllegalArgumentException when an option has no usable value; the text names it
      */
-    void check(Esm2Recomputation recomputation) {
+    void check(Recomputation recomputation) {
         checkOffload(recomputation);
         if (ema != null && !(ema > 0 && ema < 1)) {
             throw new IllegalArgumentException("--ema: expected a number above 0 and below 1, got " + ema);
@@ -168,13 +168,13 @@ final class OptimizerOptions {
         }
     }
 
-    private void checkOffload(Esm2Recomputation recomputation) {
+    private void checkOffload(Recomputation recomputation) {
         if (offload.contains(Offload.OPTIMIZER) && optimizer != Choice.ADAMW) {
             throw new IllegalArgumentException(
                     "--offload: expected --optimizer adamw beside optimizer, whose moments and masters are streamed, got "
                             + optimizer);
         }
-        if (offload.contains(Offload.ACTIVATIONS) && recomputation != Esm2Recomputation.LAYERS) {
+        if (offload.contains(Offload.ACTIVATIONS) && recomputation != Recomputation.LAYERS) {
             throw new IllegalArgumentException(
                     "--offload: expected --recompute layers beside activations, for other layers keep more than their inputs,"
                             + " got " + OptionWords.word(recomputation));

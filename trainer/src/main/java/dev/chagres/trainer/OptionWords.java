@@ -4,7 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.mesh.MeshDimension;
 import dev.chagres.mesh.MeshShape;
-import dev.chagres.models.esm.Esm2Recomputation;
+import dev.chagres.models.transformer.TransformerBody.Recomputation;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.sharding.GradientReduction;
@@ -115,9 +115,9 @@ abstract class OptionWords<E extends Enum<E>> extends EnumOption<E> {
         }
     }
 
-    static final class OfRecomputation extends OptionWords<Esm2Recomputation> {
+    static final class OfRecomputation extends OptionWords<Recomputation> {
         OfRecomputation() {
-            super(Esm2Recomputation.class);
+            super(Recomputation.class);
         }
     }
 

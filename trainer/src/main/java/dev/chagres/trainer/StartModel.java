@@ -6,9 +6,9 @@ import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.ModelFiles;
 import dev.chagres.models.decoder.DecoderConfig;
 import dev.chagres.models.esm.Esm2Config;
-import dev.chagres.models.esm.Esm2Recomputation;
 import dev.chagres.models.huggingface.DecoderCheckpoint;
 import dev.chagres.models.huggingface.Esm2Checkpoint;
+import dev.chagres.models.transformer.TransformerBody.Recomputation;
 import java.nio.file.Path;
 import java.util.Optional;
 
@@ -27,7 +27,7 @@ interface StartModel {
     int layers();
 
     /** Returns how the model is made. */
-    TrainedModel.Factory factory(int context, Esm2Recomputation recomputation);
+    TrainedModel.Factory factory(int context, Recomputation recomputation);
 
     /** Returns how transformers finds it in a folder, with its own context if that is longer; empty where transformers computes another form. */
     Optional<ModelFiles> files(int context, DType dtype);
@@ -53,7 +53,7 @@ interface StartModel {
         }
 
         @Override
-        public Esm2Config factory(int context, Esm2Recomputation recomputation) {
+        public Esm2Config factory(int context, Recomputation recomputation) {
             return config.withContext(context).withRecomputation(recomputation);
         }
 
@@ -90,14 +90,8 @@ interface StartModel {
         }
 
         @Override
-        public DecoderConfig factory(int context, Esm2Recomputation recomputation) {
-            return config.withContext(context)
-                    .withRecomputation(
-                            switch (recomputation) {
-                                case NONE -> DecoderConfig.Recomputation.NONE;
-                                case NORMS -> DecoderConfig.Recomputation.NORMS;
-                                case LAYERS -> DecoderConfig.Recomputation.LAYERS;
-                            });
+        public DecoderConfig factory(int context, Recomputation recomputation) {
+            return config.withContext(context).withRecomputation(recomputation);
         }
 
         @Override

@@ -3,11 +3,11 @@ package dev.chagres.trainer;
 import dev.chagres.batch.BatchShape;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.models.data.FastaSource;
-import dev.chagres.models.esm.Esm2Recomputation;
 import dev.chagres.models.esm.Esm2Size;
 import dev.chagres.models.huggingface.DecoderCheckpoint;
 import dev.chagres.models.text.TextConfig;
 import dev.chagres.models.text.TextSource;
+import dev.chagres.models.transformer.TransformerBody.Recomputation;
 import dev.chagres.trainer.SavingPlan.Recipes;
 import dev.chagres.trainer.TrainingPlan.Start;
 import dev.chagres.trainer.command.FastaOptions;
@@ -103,12 +103,12 @@ final class TrainOptions {
     @Option(
             names = "--recompute",
             converter = OptionWords.OfRecomputation.class,
-            paramLabel = "none|norms|layers",
+            paramLabel = "none|activation|norms|layers",
             description =
-                    "what backward recomputes, so that layers save less; losses have the same bits. norms: the outputs"
-                            + " of the layers' norms, which layers with --recipe fp8-... do not save anyway; layers: all"
+                    "what backward recomputes, so that layers save less; losses have the same bits. activation: its"
+                            + " output, as ESM-2 does always; norms: also the outputs of the layers' norms, which layers with --recipe fp8-... do not save anyway; layers: all"
                             + " but each layer's input (default: none)")
-    private Esm2Recomputation recomputation = Esm2Recomputation.NONE;
+    private Recomputation recomputation = Recomputation.NONE;
 
     @Mixin
     private final EnqueuingOptions enqueuing = new EnqueuingOptions();

@@ -6,9 +6,9 @@ import dev.chagres.batch.TrainedModel;
 import dev.chagres.models.decoder.DecoderConfig;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.esm.Esm2Form;
-import dev.chagres.models.esm.Esm2Recomputation;
 import dev.chagres.models.esm.Esm2Size;
 import dev.chagres.models.huggingface.Esm2Checkpoint;
+import dev.chagres.models.transformer.TransformerBody.Recomputation;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.optim.OptimizerConfig;
 import dev.chagres.pass.ActivationOffload;
@@ -48,7 +48,7 @@ record TrainingPlan(
         BatchShape shape,
         PackingOrder order,
         TrainingRecipe recipe,
-        Esm2Recomputation recomputation,
+        Recomputation recomputation,
         ActivationOffload offload,
         RankLayout layout,
         ModelSetup.Enqueuing enqueuing,

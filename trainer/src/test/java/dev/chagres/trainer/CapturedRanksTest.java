@@ -17,8 +17,8 @@ import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.data.MaskedProteins;
 import dev.chagres.models.data.ShuffledSequences;
 import dev.chagres.models.esm.Esm2Config;
-import dev.chagres.models.esm.Esm2Recomputation;
 import dev.chagres.models.esm.Esm2Size;
+import dev.chagres.models.transformer.TransformerBody.Recomputation;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.pass.ActivationOffload;
@@ -54,7 +54,7 @@ class CapturedRanksTest {
                 new BatchShape(BatchLayout.PACKED, 384, CONTEXT, microBatches),
                 PackingOrder.AS_GIVEN,
                 recipe,
-                Esm2Recomputation.NONE,
+                Recomputation.NONE,
                 ActivationOffload.none(),
                 RankLayout.of(RankedSteps.mesh(1, copies, 1, 1, tensor)),
                 new ModelSetup.Enqueuing(ProductPlan.FIRST, MultiprocessorMargin.NONE, enqueuing, 0),

@@ -26,6 +26,7 @@ import dev.chagres.models.decoder.DecoderSizes;
 import dev.chagres.models.huggingface.DecoderCheckpoint;
 import dev.chagres.models.huggingface.PeftAdapters;
 import dev.chagres.models.huggingface.SaveConfig;
+import dev.chagres.models.transformer.TransformerBody.Recomputation;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.parameter.LoraConfig;
 import dev.chagres.parameter.ModelPlan;
@@ -261,7 +262,7 @@ class DecoderTrainingTest {
     void recomputationAndDividedLossesHaveTheSameBits() throws InterruptedException {
         DecoderConfig config = config(DecoderArchitecture.QWEN3);
         double[] expected = train(trainer(config), 5);
-        for (DecoderConfig.Recomputation recomputation : DecoderConfig.Recomputation.values()) {
+        for (Recomputation recomputation : Recomputation.values()) {
             assertArrayEquals(expected, train(trainer(config.withRecomputation(recomputation)), 5));
         }
         double[] divided = train(trainer(config.withLossTokens(32)), 5);

@@ -19,7 +19,7 @@ import dev.chagres.models.data.HeldOut;
 import dev.chagres.models.data.MaskedProteins;
 import dev.chagres.models.data.ShuffledSequences;
 import dev.chagres.models.esm.Esm2Config;
-import dev.chagres.models.esm.Esm2Recomputation;
+import dev.chagres.models.transformer.TransformerBody.Recomputation;
 import dev.chagres.optim.Adafactor;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.LearningRateSchedule;
@@ -183,7 +183,7 @@ class OptimizersTrainingTest {
             value = MeshDimension.class,
             names = {"REPLICATE", "SHARD", "TENSOR", "PIPELINE"})
     void offloadedActivationsHaveTheBitsOfTheDevices(MeshDimension dimension) throws InterruptedException {
-        Esm2Config deep = new Esm2Config(12, 32, 2, 64).withRecomputation(Esm2Recomputation.LAYERS);
+        Esm2Config deep = new Esm2Config(12, 32, 2, 64).withRecomputation(Recomputation.LAYERS);
         Trainer alone =
                 Trainer.of(deep, SHAPE).withSeed(7).withDtype(DType.BFLOAT16).withOptimizer(AdamW.Config.standard(), 1);
         Trainer trainer = alone;

@@ -18,8 +18,8 @@ import dev.chagres.mesh.MeshShape;
 import dev.chagres.models.data.EsmVocabulary;
 import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.esm.Esm2Config;
-import dev.chagres.models.esm.Esm2Recomputation;
 import dev.chagres.models.esm.Esm2Size;
+import dev.chagres.models.transformer.TransformerBody.Recomputation;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.pass.ActivationOffload;
 import dev.chagres.sharding.FullyShardedConfig;
@@ -59,7 +59,7 @@ class RankDataTest {
                 new BatchShape(BatchLayout.PACKED, 128 * batches, CONTEXT, batches),
                 PackingOrder.AS_GIVEN,
                 TrainingRecipe.FP32,
-                Esm2Recomputation.NONE,
+                Recomputation.NONE,
                 ActivationOffload.none(),
                 layout,
                 ModelSetup.Enqueuing.STANDARD,

@@ -17,8 +17,8 @@ import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.data.MaskedProteins;
 import dev.chagres.models.data.ShuffledSequences;
 import dev.chagres.models.esm.Esm2Config;
-import dev.chagres.models.esm.Esm2Recomputation;
 import dev.chagres.models.esm.Esm2Size;
+import dev.chagres.models.transformer.TransformerBody.Recomputation;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.pass.ActivationOffload;
 import java.util.ArrayList;
@@ -62,7 +62,7 @@ final class RankedSteps {
                 shape,
                 PackingOrder.AS_GIVEN,
                 recipe,
-                Esm2Recomputation.NONE,
+                Recomputation.NONE,
                 ActivationOffload.none(),
                 layout,
                 ModelSetup.Enqueuing.STANDARD,

@@ -18,8 +18,8 @@ import dev.chagres.mesh.MeshShape;
 import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.data.MaskedProteins;
 import dev.chagres.models.data.ShuffledSequences;
-import dev.chagres.models.esm.Esm2Recomputation;
 import dev.chagres.models.esm.Esm2Size;
+import dev.chagres.models.transformer.TransformerBody.Recomputation;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.parameter.ModelPlan;
@@ -50,7 +50,7 @@ class ReportWriterTest {
             new BatchShape(BatchLayout.PACKED, 512, 256),
             PackingOrder.AS_GIVEN,
             TrainingRecipe.BF16,
-            Esm2Recomputation.NONE,
+            Recomputation.NONE,
             ActivationOffload.none(),
             new RankOptions().layout(),
             ModelSetup.Enqueuing.STANDARD,
@@ -118,7 +118,7 @@ class ReportWriterTest {
                 PLAN.shape(),
                 PLAN.order(),
                 PLAN.recipe(),
-                Esm2Recomputation.LAYERS,
+                Recomputation.LAYERS,
                 ActivationOffload.none(),
                 sharded,
                 new ModelSetup.Enqueuing(

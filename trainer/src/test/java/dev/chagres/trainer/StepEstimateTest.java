@@ -16,7 +16,7 @@ import dev.chagres.bindings.Provider;
 import dev.chagres.mesh.MeshDimension;
 import dev.chagres.mesh.MeshShape;
 import dev.chagres.models.esm.Esm2Config;
-import dev.chagres.models.esm.Esm2Recomputation;
+import dev.chagres.models.transformer.TransformerBody.Recomputation;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.Adafactor;
 import dev.chagres.optim.AdamW;
@@ -76,10 +76,10 @@ class StepEstimateTest {
         int tokens = microBatches * scale * scale * 16 * random.nextInt(context / scale / 16, context / scale / 16 + 3);
         int headSize = scale > 1 ? 64 : 16 * random.nextInt(1, 3);
         var config = new Esm2Config(scale * random.nextInt(2, 4), heads * headSize, heads, context)
-                .withRecomputation(one(Esm2Recomputation.values()));
-        boolean offloaded = config.recomputation() == Esm2Recomputation.LAYERS && random.nextBoolean();
+                .withRecomputation(one(Recomputation.values()));
+        boolean offloaded = config.recomputation() == Recomputation.LAYERS && random.nextBoolean();
         if (offloaded) { // of fewer layers nothing is copied
-            config = new Esm2Config(6, heads * headSize, heads, context).withRecomputation(Esm2Recomputation.LAYERS);
+            config = new Esm2Config(6, heads * headSize, heads, context).withRecomputation(Recomputation.LAYERS);
         }
         TrainingRecipe recipe = one(TrainingRecipe.values());
         BatchLayout packing = one(BatchLayout.values());
@@ -221,7 +221,7 @@ class StepEstimateTest {
     @Test
     void runsCountTheSameOperations() {
         Assumptions.assumeTrue(Provider.current() == Provider.REFERENCE, "only the reference counts");
-        var config = new Esm2Config(2, 32, 2, 32).withRecomputation(Esm2Recomputation.LAYERS);
+        var config = new Esm2Config(2, 32, 2, 32).withRecomputation(Recomputation.LAYERS);
         for (ModelSetup.Steps steps : ModelSetup.Steps.values()) {
             ModelSetup setup = ModelSetup.of(config, new BatchShape(BatchLayout.PACKED, 96, 32, 2))
                     .with(new ModelSetup.Enqueuing(ProductPlan.FIRST, MultiprocessorMargin.NONE, steps, 0));
@@ -243,7 +243,7 @@ class StepEstimateTest {
     void inputsOnTheHostAreNotOnTheDevice() {
         Assumptions.assumeTrue(Provider.current() == Provider.REFERENCE, "only the reference counts");
         Trainer trainer = Trainer.of(
-                        new Esm2Config(36, 2560, 40, 1024).withRecomputation(Esm2Recomputation.LAYERS),
+                        new Esm2Config(36, 2560, 40, 1024).withRecomputation(Recomputation.LAYERS),
                         new BatchShape(BatchLayout.PACKED, 16_384, 1024))
                 .withDtype(DType.BFLOAT16);
         StepEstimate without = trainer.estimate();

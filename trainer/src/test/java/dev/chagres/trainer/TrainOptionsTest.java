@@ -58,7 +58,7 @@ class TrainOptionsTest {
                 "--form published --model /tmp | --form: expected none beside --model FOLDER, whose form it is, got published",
                 "--packing yes | Invalid value for option '--packing': expected one of on, best-fit, off, got yes",
                 "--recipe fp8 | Invalid value for option '--recipe': expected one of bf16, fp16, fp32, fp8-delayed, fp8-delayed-fast, fp8-current, fp8-block, got fp8",
-                "--recompute all | Invalid value for option '--recompute': expected one of none, norms, layers, got all",
+                "--recompute all | Invalid value for option '--recompute': expected one of none, activation, norms, layers, got all",
                 "--loss-tokens 9 | --loss-tokens: expected --text beside it, got none",
                 "--loss-tokens -1 --text x.jsonl | --loss-tokens: expected at least 0, got -1",
                 "--product-plans best | Invalid value for option '--product-plans': expected one of first, measured, got best",

@@ -10,9 +10,9 @@ import dev.chagres.layer.NormConfig;
 import dev.chagres.layer.QkNorm;
 import dev.chagres.layer.TransformerLayerConfig;
 import dev.chagres.models.transformer.TransformerBody;
+import dev.chagres.models.transformer.TransformerBody.Recomputation;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
-import dev.chagres.pass.Recomputed;
 import dev.chagres.te.Activation;
 import java.util.Objects;
 import java.util.Optional;
@@ -35,18 +35,6 @@ import java.util.stream.Stream;
 public record DecoderConfig(
         DecoderSizes sizes, DecoderForm form, SpecialTokens tokens, Recomputation recomputation, int lossTokens)
         implements TrainedModel.Factory {
-    /** What backward of the layers recomputes, so that they save less. */
-    public enum Recomputation {
-        /** Nothing. */
-        NONE,
-        /** The activation's output, [T, F], or its copy in eight bits: {@link MlpConfig.Recomputation#ACTIVATION}. */
-        ACTIVATION,
-        /** Also the outputs of their norms: {@link TransformerLayerConfig.Recomputation#NORMS}. */
-        NORMS,
-        /** Everything: each layer is {@link Recomputed}, and saves its input only. */
-        LAYERS
-    }
-
     /**
      * Checks that sizes and form fit.
      *
@@ -129,9 +117,7 @@ public record DecoderConfig(
                 norm(),
                 form.rotary(),
                 sizes.context(),
-                recomputation == Recomputation.LAYERS
-                        ? TransformerBody.Layers.RECOMPUTED
-                        : TransformerBody.Layers.SAVED);
+                recomputation);
     }
 
     /** Returns the configuration of a layer. */
@@ -161,11 +147,7 @@ public record DecoderConfig(
                 .withNorm(norm())
                 .withBias(form.attentionBias())
                 .withProjectionBias(form.projectionBias())
-                .withMlp(mlp.withBias(form.mlpBias()))
-                .withRecomputation(
-                        recomputation == Recomputation.NORMS
-                                ? TransformerLayerConfig.Recomputation.NORMS
-                                : TransformerLayerConfig.Recomputation.NONE);
+                .withMlp(mlp.withBias(form.mlpBias()));
     }
 
     @Override

@@ -10,6 +10,7 @@ import dev.chagres.layer.NormConfig;
 import dev.chagres.layer.TransformerLayerConfig;
 import dev.chagres.models.data.EsmVocabulary;
 import dev.chagres.models.transformer.TransformerBody;
+import dev.chagres.models.transformer.TransformerBody.Recomputation;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
 import java.util.Collections;
@@ -31,7 +32,7 @@ import java.util.function.Function;
  * @param recomputation what backward recomputes
  */
 public record Esm2Config(
-        int layers, int hidden, int heads, int context, int inner, Esm2Form form, Esm2Recomputation recomputation)
+        int layers, int hidden, int heads, int context, int inner, Esm2Form form, Recomputation recomputation)
         implements TrainedModel.Factory {
     /**
      * Checks the sizes.
@@ -65,11 +66,11 @@ public record Esm2Config(
      * @throws IllegalArgumentException when one is not positive, or heads do not divide the hidden size
      */
     public Esm2Config(int layers, int hidden, int heads, int context) {
-        this(layers, hidden, heads, context, 4 * hidden, Esm2Form.nvidia(), Esm2Recomputation.NONE);
+        this(layers, hidden, heads, context, 4 * hidden, Esm2Form.nvidia(), Recomputation.NONE);
     }
 
     /** Returns the same with another choice of what backward recomputes. */
-    public Esm2Config withRecomputation(Esm2Recomputation newRecomputation) {
+    public Esm2Config withRecomputation(Recomputation newRecomputation) {
         return new Esm2Config(layers, hidden, heads, context, inner, form, newRecomputation);
     }
 
@@ -125,21 +126,15 @@ public record Esm2Config(
         TransformerLayerConfig plain = TransformerLayerConfig.encoder(
                         hidden, AttentionConfig.of(heads, headDim(), AttentionMask.none()))
                 .withNorm(norm());
-        TransformerLayerConfig layer = plain.withMlp(
-                        plain.mlp().withGelu(form.gelu()).withInner(inner))
-                .withRecomputation(
-                        recomputation == Esm2Recomputation.NORMS
-                                ? TransformerLayerConfig.Recomputation.NORMS
-                                : TransformerLayerConfig.Recomputation.NONE);
+        TransformerLayerConfig layer =
+                plain.withMlp(plain.mlp().withGelu(form.gelu()).withInner(inner));
         return new TransformerBody.Config(
                 EsmVocabulary.PADDED_SIZE,
                 Collections.nCopies(layers, layer),
                 norm(),
                 RotaryConfig.of(headDim()).withFrequencies(form.frequencies()),
                 context,
-                recomputation == Esm2Recomputation.LAYERS
-                        ? TransformerBody.Layers.RECOMPUTED
-                        : TransformerBody.Layers.SAVED);
+                recomputation);
     }
 
     /**

@@ -8,7 +8,7 @@ import dev.chagres.models.esm.Esm2ClassifierConfig.Task;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.esm.Esm2Form;
 import dev.chagres.models.esm.Esm2Form.Masks;
-import dev.chagres.models.esm.Esm2Recomputation;
+import dev.chagres.models.transformer.TransformerBody.Recomputation;
 import java.math.BigDecimal;
 import java.util.List;
 import java.util.Map;
@@ -38,8 +38,7 @@ record EsmFields(JsonObject json) {
         float epsilon = ModelFields.epsilon(json, "layer_norm_eps", 1e-12);
         Esm2Form form =
                 new Esm2Form(isNvidia() ? GeluForm.TANH : GeluForm.ERF, GeluForm.ERF, masks, epsilon, List.of());
-        return new Esm2Config(
-                ModelFields.layers(json, 12), hidden, heads, context, inner, form, Esm2Recomputation.NONE);
+        return new Esm2Config(ModelFields.layers(json, 12), hidden, heads, context, inner, form, Recomputation.NONE);
     }
 
     /**

@@ -7,6 +7,7 @@ import dev.chagres.attention.RotaryConfig;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.batch.LayeredModel;
 import dev.chagres.layer.Embedding;
+import dev.chagres.layer.MlpConfig;
 import dev.chagres.layer.NormConfig;
 import dev.chagres.layer.NormLayer;
 import dev.chagres.layer.TokenGather;
@@ -45,12 +46,16 @@ public final class TransformerBody implements AutoCloseable {
     private static final String LAYERS = "layers.";
     private static final String NORM = "norm";
 
-    /** Whether backward of the layers computes each of them again. */
-    public enum Layers {
-        /** A layer saves what its configuration says. */
-        SAVED,
-        /** Each layer is {@link Recomputed}, and saves its input only. */
-        RECOMPUTED
+    /** What backward of a model's layers recomputes, so that they save less. */
+    public enum Recomputation {
+        /** What is usual: the activation's output of an ESM-2, nothing of a decoder. */
+        NONE,
+        /** The activation's output, [T, F], or its copy in eight bits: {@link MlpConfig.Recomputation#ACTIVATION}. */
+        ACTIVATION,
+        /** Also the outputs of their norms: {@link TransformerLayerConfig.Recomputation#NORMS}. */
+        NORMS,
+        /** Everything: each layer is {@link Recomputed}, and saves its input only. */
+        LAYERS
     }
 
     /**
@@ -63,7 +68,7 @@ public final class TransformerBody implements AutoCloseable {
      * @param norm of the norm behind the layers; its size is H
      * @param rotary how queries and keys are rotated
      * @param context longest sequence in tokens
-     * @param recomputation whether layers are computed again
+     * @param recomputation what of layers is computed again: theirs are given the norms, and model configurations the activation
      */
     public record Config(
             int vocabulary,
@@ -71,10 +76,14 @@ public final class TransformerBody implements AutoCloseable {
             NormConfig norm,
             RotaryConfig rotary,
             int context,
-            Layers recomputation) {
-        /** Copies the list. */
+            Recomputation recomputation) {
+        /** Copies the list, of layers that recompute their norms where these are to be. */
         public Config {
-            layers = List.copyOf(layers);
+            layers = recomputation == Recomputation.NORMS
+                    ? layers.stream()
+                            .map(layer -> layer.withRecomputation(TransformerLayerConfig.Recomputation.NORMS))
+                            .toList()
+                    : List.copyOf(layers);
             Objects.requireNonNull(norm, NORM);
             Objects.requireNonNull(rotary, "rotary");
             Objects.requireNonNull(recomputation, "recomputation");
@@ -149,7 +158,7 @@ public final class TransformerBody implements AutoCloseable {
         blocks = IntStream.range(0, count)
                 .mapToObj(i -> new TransformerLayer(config.layers().get(i), plan.group(LAYERS + i)))
                 .toList();
-        boolean recomputes = config.recomputation() == Layers.RECOMPUTED;
+        boolean recomputes = config.recomputation() == Recomputation.LAYERS;
         layers = Sequential.of(count, i -> recomputes ? new Recomputed(blocks.get(i)) : blocks.get(i));
         norm = NormLayer.of(config.norm(), plan.group(NORM).forTokenParts());
         gather = new TokenGather(plan);

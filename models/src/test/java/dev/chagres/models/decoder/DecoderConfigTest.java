@@ -12,6 +12,7 @@ import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.Provider;
 import dev.chagres.estimate.DryRun;
 import dev.chagres.layer.Bias;
+import dev.chagres.models.transformer.TransformerBody.Recomputation;
 import dev.chagres.pass.Pass;
 import dev.chagres.recipe.Float8CurrentScaling;
 import dev.chagres.recipe.Quantizers;
@@ -95,7 +96,7 @@ class DecoderConfigTest {
     }
 
     /** Returns the bytes that a step keeps for backward. */
-    private static long kept(DecoderConfig.Recomputation recomputation, @Nullable Recipe recipe) {
+    private static long kept(Recomputation recomputation, @Nullable Recipe recipe) {
         DecoderConfig config = new DecoderConfig(WIDE, LLAMA).withRecomputation(recomputation);
         MemoryUse most = DryRun.memory(device -> {
             try (Decoder model = new Decoder(device, config, DType.BFLOAT16, 1);
@@ -118,13 +119,12 @@ class DecoderConfigTest {
     void recomputationKeepsLess() {
         Assumptions.assumeTrue(Provider.current() == Provider.REFERENCE, "only the reference counts");
         long elements = 2L * TOKENS * 4096;
-        long none = kept(DecoderConfig.Recomputation.NONE, null);
-        long activation = kept(DecoderConfig.Recomputation.ACTIVATION, null);
+        long none = kept(Recomputation.NONE, null);
+        long activation = kept(Recomputation.ACTIVATION, null);
         assertEquals(2 * elements, none - activation);
-        assertTrue(kept(DecoderConfig.Recomputation.NORMS, null) < activation);
+        assertTrue(kept(Recomputation.NORMS, null) < activation);
         Recipe recipe = Float8CurrentScaling.standard();
-        long inEight =
-                kept(DecoderConfig.Recomputation.NONE, recipe) - kept(DecoderConfig.Recomputation.ACTIVATION, recipe);
+        long inEight = kept(Recomputation.NONE, recipe) - kept(Recomputation.ACTIVATION, recipe);
         assertEquals(elements, inEight, "only the copy in eight bits is kept");
     }
 }

@@ -13,6 +13,7 @@ import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.Provider;
 import dev.chagres.models.decoder.Decoder;
 import dev.chagres.models.decoder.DecoderConfig;
+import dev.chagres.models.transformer.TransformerBody.Recomputation;
 import dev.chagres.pass.Pass;
 import dev.chagres.te.QkvFormat;
 import java.util.Arrays;
@@ -128,10 +129,7 @@ class HuggingFaceDecoderTest {
         DecoderConfig config = DecoderCheckpoint.config(stored.folder());
         try (Device device = Device.open();
                 Decoder model = new Decoder(
-                        device,
-                        config.withLossTokens(9).withRecomputation(DecoderConfig.Recomputation.LAYERS),
-                        DType.BFLOAT16,
-                        3);
+                        device, config.withLossTokens(9).withRecomputation(Recomputation.LAYERS), DType.BFLOAT16, 3);
                 Pass pass = Pass.training(device)) {
             float first = loss(model, stored, pass);
             float[] gradient =

@@ -13,6 +13,7 @@ import dev.chagres.models.huggingface.SaveConfig;
 import dev.chagres.models.text.TextConfig;
 import dev.chagres.models.text.TextSequences;
 import dev.chagres.models.text.Tokenizer;
+import dev.chagres.models.transformer.TransformerBody.Recomputation;
 import dev.chagres.parameter.LoraConfig;
 import dev.chagres.trainer.command.FileChecks;
 import java.nio.file.Path;
@@ -100,8 +101,7 @@ final class TextOptions {
                 evaluated = TextSequences.read(held, tokenizer, texting);
             }
             BatchShape shape = options.shape(Math.max(training.longest(), evaluated == null ? 0 : evaluated.longest()));
-            DecoderConfig made =
-                    config.withLossTokens(LOSS_TOKENS).withRecomputation(DecoderConfig.Recomputation.NORMS);
+            DecoderConfig made = config.withLossTokens(LOSS_TOKENS).withRecomputation(Recomputation.NORMS);
             return new Texts(
                     model,
                     told(training, texts)

@@ -6,6 +6,7 @@ import dev.chagres.batch.BatchShape;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.mesh.MeshDimension;
 import dev.chagres.mesh.MeshShape;
+import dev.chagres.models.transformer.TransformerBody.Recomputation;
 import dev.chagres.optim.Adafactor;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.Lion;
@@ -17,7 +18,7 @@ import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.ZeroStage;
 import dev.chagres.trainer.Trainer;
 import dev.chagres.trainer.TrainingRecipe;
-import dev.chagres.trainer.plan.PlannedModel.Recompute;
+import dev.chagres.trainer.command.EnumOption;
 import java.util.Locale;
 
 /**
@@ -31,7 +32,8 @@ import java.util.Locale;
  * @param optimizer how weights are updated
  * @param offload of how many layers the inputs lie in the host's memory, where whole layers are recomputed
  */
-record Choice(Strategy strategy, int accumulate, Recompute recompute, Updates optimizer, ActivationOffload offload) {
+record Choice(
+        Strategy strategy, int accumulate, Recomputation recompute, Updates optimizer, ActivationOffload offload) {
     /** Of the first weights of an update's rate: {@code train} has the same. */
     private static final AdamW.Config ADAM = new AdamW.Config(0.9f, 0.98f, 1e-8f, 0.01f);
 
@@ -133,7 +135,7 @@ record Choice(Strategy strategy, int accumulate, Recompute recompute, Updates op
     record Steps(PlannedModel model, int gpus, int tokens, int context, TrainingRecipe recipe) {}
 
     /** Makes one with all inputs of layers on the device. */
-    Choice(Strategy strategy, int accumulate, Recompute recompute, Updates optimizer) {
+    Choice(Strategy strategy, int accumulate, Recomputation recompute, Updates optimizer) {
         this(strategy, accumulate, recompute, optimizer, ActivationOffload.none());
     }
 
@@ -240,7 +242,7 @@ record Choice(Strategy strategy, int accumulate, Recompute recompute, Updates op
         return (steps.gpus == 1 ? "" : "--ranks " + steps.gpus + " --strategy " + strategy + " ")
                 + "--tokens-per-step " + steps.tokens
                 + (accumulate == 1 ? "" : " --accumulate " + accumulate)
-                + (recompute == Recompute.NONE ? "" : " --recompute " + recompute)
+                + (recompute == Recomputation.NONE ? "" : " --recompute " + EnumOption.word(recompute))
                 + switch (optimizer) {
                     case ADAMW, ADAMW_OFFLOADED -> "";
                     default -> " --optimizer " + optimizer;
@@ -260,7 +262,7 @@ record Choice(Strategy strategy, int accumulate, Recompute recompute, Updates op
     /** Returns {@code zero2:1:none:adamw} or {@code zero2:1:layers:adamw:24}, which {@link #parse} reads. */
     @Override
     public String toString() {
-        return strategy + ":" + accumulate + ":" + recompute + ":" + optimizer
+        return strategy + ":" + accumulate + ":" + EnumOption.word(recompute) + ":" + optimizer
                 + (offload.isNone() ? "" : ":" + offload);
     }
 
@@ -276,7 +278,7 @@ record Choice(Strategy strategy, int accumulate, Recompute recompute, Updates op
                 Choice choice = new Choice(
                         Strategy.valueOf(parts[0]),
                         Integer.parseInt(parts[1]),
-                        Recompute.valueOf(parts[2]),
+                        Recomputation.valueOf(parts[2]),
                         Updates.valueOf(parts[3].replace('-', '_')));
                 return parts.length == 4
                         ? choice

@@ -4,6 +4,7 @@ import com.fasterxml.jackson.jr.ob.JSON;
 import dev.chagres.MemoryUse;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.bindings.Provider;
+import dev.chagres.models.transformer.TransformerBody.Recomputation;
 import dev.chagres.pass.ActivationOffload;
 import dev.chagres.trainer.StepEstimate;
 import dev.chagres.trainer.TrainingException;
@@ -12,7 +13,6 @@ import dev.chagres.trainer.command.BuildVersion;
 import dev.chagres.trainer.command.CommandStart;
 import dev.chagres.trainer.command.EnumOption;
 import dev.chagres.trainer.command.ProgressLine;
-import dev.chagres.trainer.plan.PlannedModel.Recompute;
 import java.io.IOException;
 import java.io.PrintStream;
 import java.io.UncheckedIOException;
@@ -61,6 +61,8 @@ public final class Plan implements Callable<Integer> {
     private static final double NCCL = 0.5 * GIB;
     private static final int MOST_ACCUMULATED = 16;
     private static final int TIMED = 10;
+    private static final List<Recomputation> COMPARED =
+            List.of(Recomputation.NONE, Recomputation.NORMS, Recomputation.LAYERS);
     private static final String MEASURE_ONE = "--measure-one";
 
     @Option(
@@ -302,9 +304,9 @@ public final class Plan implements Callable<Integer> {
         List<Row> rows = new ArrayList<>();
         for (Choice.Updates updates : optimizers) {
             for (Choice.Strategy strategy : Choice.Strategy.values()) {
-                for (Recompute recompute : Recompute.values()) {
+                for (Recomputation recompute : COMPARED) {
                     progress.at(() -> "plan: counted " + rows.size() + " ways, now " + updates + ", " + strategy
-                            + (recompute == Recompute.NONE ? "" : ", recomputing " + recompute));
+                            + (recompute == Recomputation.NONE ? "" : ", recomputing " + EnumOption.word(recompute)));
                     rows.addAll(rows(new Choice(strategy, 1, recompute, updates), steps));
                 }
             }
@@ -316,7 +318,7 @@ public final class Plan implements Callable<Integer> {
     private List<Row> rows(Choice ofOne, Choice.Steps steps) {
         List<Row> rows = new ArrayList<>();
         boolean more = all || ofOne.strategy() == Choice.Strategy.PP;
-        boolean offloads = ofOne.recompute() == Recompute.LAYERS;
+        boolean offloads = ofOne.recompute() == Recomputation.LAYERS;
         for (int accumulate = 1; accumulate <= MOST_ACCUMULATED; accumulate *= 2) {
             Choice choice = ofOne.with(accumulate);
             if (!choice.isPossible(steps)) {
@@ -407,7 +409,7 @@ public final class Plan implements Callable<Integer> {
                     "%-8s %10d %9s %7s %15s %7.1f%s %8.1f %10.1f %,12.0f %7.0f %8.1f %%%n",
                     gpus == 1 ? "-" : row.choice.strategy(),
                     row.choice.accumulate(),
-                    row.choice.recompute(),
+                    EnumOption.word(row.choice.recompute()),
                     row.choice.offload().isNone() ? "-" : row.choice.offload(),
                     row.choice.optimizer(),
                     row.bytes / GIB,
@@ -445,7 +447,7 @@ public final class Plan implements Callable<Integer> {
             Map<String, Object> one = new LinkedHashMap<>();
             one.put("strategy", row.choice.strategy().toString());
             one.put("accumulate", row.choice.accumulate());
-            one.put("recompute", row.choice.recompute().toString());
+            one.put("recompute", EnumOption.word(row.choice.recompute()));
             one.put("offload", row.choice.offload().toString());
             one.put("optimizer", row.choice.optimizer().toString());
             one.put("memoryBytes", (long) row.bytes);

@@ -4,17 +4,16 @@ import dev.chagres.batch.TrainedModel;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.models.decoder.DecoderConfig;
 import dev.chagres.models.esm.Esm2Config;
-import dev.chagres.models.esm.Esm2Recomputation;
 import dev.chagres.models.esm.Esm2Size;
 import dev.chagres.models.huggingface.CheckpointException;
 import dev.chagres.models.huggingface.DecoderCheckpoint;
 import dev.chagres.models.huggingface.Esm2Checkpoint;
+import dev.chagres.models.transformer.TransformerBody.Recomputation;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
-import java.util.Locale;
 import java.util.Objects;
 import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
@@ -32,21 +31,6 @@ record PlannedModel(
         String name, @Nullable Esm2Config esm, @Nullable DecoderConfig decoder) {
     /** Those of {@code train --loss-tokens}, where it is left out. */
     private static final int LOSS_TOKENS = 1024;
-
-    /** What backward recomputes. */
-    enum Recompute {
-        /** The activation function alone; of decoders nothing. */
-        NONE,
-        /** The activation function and norms. */
-        NORMS,
-        /** Whole layers. */
-        LAYERS;
-
-        @Override
-        public String toString() {
-            return name().toLowerCase(Locale.ROOT);
-        }
-    }
 
     /**
      * Returns the model that {@code --model} names.
@@ -80,10 +64,8 @@ record PlannedModel(
     }
 
     /** Returns what makes the model. */
-    TrainedModel.Factory factory(Recompute recompute) {
-        return esm != null
-                ? esm.withRecomputation(Esm2Recomputation.valueOf(recompute.name()))
-                : decoder().withRecomputation(DecoderConfig.Recomputation.valueOf(recompute.name()));
+    TrainedModel.Factory factory(Recomputation recompute) {
+        return esm != null ? esm.withRecomputation(recompute) : decoder().withRecomputation(recompute);
     }
 
     /** Returns the decoder, which is there where no ESM-2 is. */

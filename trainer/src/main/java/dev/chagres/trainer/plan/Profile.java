@@ -1,6 +1,7 @@
 package dev.chagres.trainer.plan;
 
 import dev.chagres.io.AtomicFile;
+import dev.chagres.models.transformer.TransformerBody.Recomputation;
 import dev.chagres.trainer.StepEstimate;
 import dev.chagres.trainer.TrainingException;
 import dev.chagres.trainer.TrainingRecipe;
@@ -8,7 +9,6 @@ import dev.chagres.trainer.command.BuildVersion;
 import dev.chagres.trainer.command.CommandStart;
 import dev.chagres.trainer.command.EnumOption;
 import dev.chagres.trainer.command.FileChecks;
-import dev.chagres.trainer.plan.PlannedModel.Recompute;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.PrintStream;
@@ -82,16 +82,16 @@ public final class Profile implements Callable<Integer> {
     @Option(
             names = "--recompute",
             converter = OfRecompute.class,
-            paramLabel = "none|norms|layers",
+            paramLabel = "none|activation|norms|layers",
             description = "what backward recomputes (default: none)")
-    private Recompute recompute = Recompute.NONE;
+    private Recomputation recompute = Recomputation.NONE;
 
     @Spec
     private CommandSpec spec = CommandSpec.create();
 
-    static final class OfRecompute extends EnumOption<Recompute> {
+    static final class OfRecompute extends EnumOption<Recomputation> {
         OfRecompute() {
-            super(Recompute.class);
+            super(Recomputation.class);
         }
     }
 

@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.fasterxml.jackson.jr.ob.JSON;
 import dev.chagres.bindings.Provider;
+import dev.chagres.models.transformer.TransformerBody.Recomputation;
 import dev.chagres.pass.ActivationOffload;
 import dev.chagres.trainer.TrainingRecipe;
 import java.io.ByteArrayOutputStream;
@@ -135,7 +136,7 @@ class PlanTest {
 
     @Test
     void choicesAreReadAsTheyAreWritten() {
-        var choice = new Choice(Choice.Strategy.PP, 4, PlannedModel.Recompute.LAYERS, Choice.Updates.ADAMW_OFFLOADED);
+        var choice = new Choice(Choice.Strategy.PP, 4, Recomputation.LAYERS, Choice.Updates.ADAMW_OFFLOADED);
         assertEquals("pp:4:layers:adamw-offloaded", choice.toString());
         for (ActivationOffload offload :
                 List.of(ActivationOffload.none(), new ActivationOffload(24), ActivationOffload.all())) {
