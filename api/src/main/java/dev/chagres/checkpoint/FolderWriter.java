@@ -3,7 +3,6 @@ package dev.chagres.checkpoint;
 import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
-import dev.chagres.Tensor;
 import dev.chagres.checkpoint.FolderLayout.Place;
 import dev.chagres.checkpoint.StateTensor.Stretch;
 import dev.chagres.internal.BlockSums;
@@ -166,7 +165,7 @@ final class FolderWriter {
     private MemorySegment fetch(Piece piece) {
         MemorySegment bytes = Arena.ofAuto().allocate(piece.byteSize());
         try (Scope views = stream.device().openScope(stream)) {
-            views.reinterpret(piece.vector, DType.BYTE, piece.offset, piece.byteSize)
+            views.reinterpret(piece.source.vector(), DType.BYTE, piece.source.begin(), piece.byteSize)
                     .copyTo(stream, bytes);
         }
         return bytes;
@@ -181,11 +180,10 @@ final class FolderWriter {
             int block = (int) (inPlace / BlockSums.BLOCK_BYTES);
             long blockEnd = Math.min(place.bytes(), (block + 1) * BlockSums.BLOCK_BYTES);
             count = Math.min(end - next, blockEnd - inPlace);
-            long offset = stretch.place() + next - stretch.first();
             Target target = new Target(
                     place.file(), place.position() + inPlace, place.sum() + block, blockEnd - inPlace - count);
-            pieces.add(new Piece(
-                    stretch.vector(), offset, stretch.vector().address() + offset, count, files, target, sums));
+            Stretch part = stretch.part(next, count);
+            pieces.add(new Piece(part, part.vector().address() + part.begin(), part.held(), files, target, sums));
         }
     }
 
@@ -237,11 +235,11 @@ final class FolderWriter {
     private record Target(int file, long position, int sum, long following) {}
 
     /** Bytes of a vector on their way to a file. */
-    private record Piece(
-            Tensor vector, long offset, long address, long byteSize, OpenFiles files, Target target, int... sums)
+    private record Piece(Stretch source, long address, long byteSize, OpenFiles files, Target target, int... sums)
             implements BackgroundReads.Piece {
         @Override
-        public void take(MemorySegment bytes) throws IOException {
+        public void take(MemorySegment held) throws IOException {
+            MemorySegment bytes = source.repeated(held);
             sums[target.sum] ^= BlockSums.contribution(bytes, target.following);
             FolderLayout.write(files.get(target.file), target.position, bytes.asByteBuffer());
         }

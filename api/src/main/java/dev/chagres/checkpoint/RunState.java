@@ -11,6 +11,7 @@ import dev.chagres.io.TensorSpec;
 import dev.chagres.mesh.Mesh;
 import dev.chagres.mesh.MeshDimension;
 import dev.chagres.optim.Optimizer;
+import dev.chagres.optim.StateVector;
 import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
@@ -31,7 +32,8 @@ import org.jspecify.annotations.Nullable;
  * What a program saves to go on exactly, or its weights alone, with the names, types and shapes that they have on one rank.
  *
  * <p>One door for every way to train: one rank, the ranks of a {@link Strategy}, ranks that split layers, stages of a pipeline. The file is
- * the same, byte for byte, whatever ranks have written it. So any number of ranks loads it, under any strategy.
+ * the same, byte for byte, whatever ranks have written it, but for states of eight bits: see {@link dev.chagres.parameter.CodedState}. Any number
+ * of ranks loads it, under any strategy.
  *
  * <p>With an {@link #optimizer} it is the state that is needed to go on exactly. Without one it is the weights, to begin with weights that were
  * trained before, or to save the present ones. These can be loaded from a file of weights, and from the file of a whole run, whose entries of
@@ -294,7 +296,7 @@ public final class RunState {
     }
 
     private ShardedState alone() {
-        return new ShardedState(parameters, null, null, List.of(), ofOneRank());
+        return new ShardedState(parameters, null, null, List.of(), List.of(), ofOneRank());
     }
 
     private Set<String> weights() {
@@ -391,7 +393,7 @@ public final class RunState {
             ensureAllLayers();
         }
         if (pipeline == null && isWhole()) {
-            return new ShardedState(parameters, present, present.communicator(), List.of(), ofOneRank());
+            return new ShardedState(parameters, present, present.communicator(), List.of(), List.of(), ofOneRank());
         }
         StateShards tensors = new StateShards(present, pipeline, mesh);
         State own = optimizer == null
@@ -400,11 +402,13 @@ public final class RunState {
                         .weightStepState(
                                 pipeline == null ? null : pipeline.plan().whole())
                 : State.of(parameters.access().stepState(), optimizer.stepState());
+        List<StateVector> vectors = optimizer == null ? List.of() : optimizer.vectors();
         return new ShardedState(
                 parameters,
                 present,
                 tensors.world,
-                tensors.of(optimizer == null ? List.of() : optimizer.vectors()),
+                tensors.of(vectors),
+                tensors.coded(vectors),
                 State.of(own, further()));
     }
 

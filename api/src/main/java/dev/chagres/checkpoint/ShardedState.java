@@ -19,6 +19,7 @@ import dev.chagres.io.SafetensorsWriter;
 import dev.chagres.io.TensorSource;
 import dev.chagres.io.TensorSpec;
 import dev.chagres.nccl.Communicator;
+import dev.chagres.parameter.CodedState;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.State;
 import dev.chagres.sharding.Strategy;
@@ -68,6 +69,8 @@ final class ShardedState {
     /** The values that elements of these may have, by name. */
     private final Map<String, State.Values> limits;
 
+    private final List<CodedState> coded;
+
     /** The state that every rank has whole. */
     private final State own;
 
@@ -76,6 +79,7 @@ final class ShardedState {
             @Nullable Strategy strategy,
             @Nullable Communicator all,
             List<? extends StateTensor> sharedTensors,
+            List<CodedState> sharedCodes,
             State own) {
         this.parameters = parameters;
         this.strategy = strategy;
@@ -84,6 +88,8 @@ final class ShardedState {
         shared = sharedTensors.stream().map(StateTensor::spec).toList();
         limits = sharedTensors.stream()
                 .collect(Collectors.toMap(tensor -> tensor.spec().name(), StateTensor::may, (first, _) -> first));
+        coded = new ArrayList<>(sharedCodes);
+        coded.addAll(own.coded());
         int ranks = all == null ? 1 : all.ranks();
         tensors = new ArrayList<>(sharedTensors);
         own.ensureNoneQuantized();
@@ -169,7 +175,7 @@ final class ShardedState {
                 : "");
         RecipeDifferences differences = folder.isEmpty()
                 ? transfer(ranks, transfer -> {
-                    try (SafetensorsFile opened = SafetensorsFile.open(file)) {
+                    try (SafetensorsFile opened = SafetensorsFile.open(file, coded)) {
                         RecipeDifferences found = between(opened, call);
                         read(opened, found, transfer);
                         found.ignored().forEach(transfer::ignored);
@@ -245,7 +251,7 @@ final class ShardedState {
         try (HostBuffer host = HostBuffer.pinned(stream().device(), StateTransfer.PIECE_BYTES);
                 Closing opened = new Closing()) {
             accord.together(() -> {
-                SafetensorsFile file = opened.file(SafetensorsFile.open(folder));
+                SafetensorsFile file = opened.file(SafetensorsFile.open(folder, coded));
                 RecipeDifferences differences = between(file, call);
                 State present = differences.isEmpty() ? own : own.withoutRecipe(differences.ignored());
                 numbers.putAll(Safetensors.numbers(file, shared, present));
@@ -292,25 +298,24 @@ final class ShardedState {
             TensorSpec spec,
             State.Values may,
             StateTensor.Stretch held,
-            long done,
             MemorySegment memory,
             Stream stream) {
         /** Of another floating-point type in the file the elements are the same, of another size. */
         void check() {
             int size = spec.dtype().byteSize();
             int size2 = entry.dtype().byteSize();
-            entry.verify((held.first() + done) / size * size2, memory.byteSize() / size * size2);
+            entry.verify(held.first() / size * size2, memory.byteSize() / size * size2);
             if (may != State.Values.ANY) {
-                entry.copyTo(held.first() + done, memory);
-                Safetensors.checkElements(entry, may, held.first() + done, memory);
+                entry.copyTo(held.first(), memory);
+                Safetensors.checkElements(entry, may, held.first(), memory);
             }
         }
 
         void load() {
-            entry.copyTo(spec.dtype(), held.first() + done, memory);
+            entry.copyTo(spec.dtype(), held.first(), memory);
             try (Scope views = stream.device().openScope(stream)) {
-                views.reinterpret(held.vector(), DType.BYTE, held.place() + done, memory.byteSize())
-                        .copyFrom(stream, memory);
+                views.reinterpret(held.vector(), DType.BYTE, held.begin(), held.held())
+                        .copyFrom(stream, held.distinct(memory));
             }
             stream.synchronize();
         }
@@ -331,7 +336,12 @@ final class ShardedState {
                 for (long done = 0; done < held.bytes(); done += StateTransfer.PIECE_BYTES) {
                     long bytes = Math.min(StateTransfer.PIECE_BYTES, held.bytes() - done);
                     work.run(new Piece(
-                            entry, spec, may, held, done, host.segment().asSlice(0, bytes), stream()));
+                            entry,
+                            spec,
+                            may,
+                            held.part(held.first() + done, bytes),
+                            host.segment().asSlice(0, bytes),
+                            stream()));
                 }
             }
         }

@@ -42,11 +42,12 @@ record SplitTensor(
      * A range of a rank's part.
      *
      * @param vector has it, and others
-     * @param place its first element there
+     * @param repeat how many elements of the part have the same number there; they begin together
+     * @param place its first element there, if each had its own number
      * @param first its first element in the rank's part
      * @param count elements, of one number or of a pair of bytes each
      */
-    record Own(Tensor vector, long place, long first, long count) {
+    record Own(Tensor vector, int repeat, long place, long first, long count) {
         /**
          * Returns the elements that a rank holds of a range of a piece of a group, or null.
          *
@@ -56,12 +57,13 @@ record SplitTensor(
          * @param count elements of the stretch
          * @param part of the piece, which the rank holds
          */
-        static @Nullable Own of(Tensor vector, long pieceOffset, long pieceCount, long offset, long count, Part part) {
+        static @Nullable Own of(
+                Tensor vector, int repeat, long pieceOffset, long pieceCount, long offset, long count, Part part) {
             long begin = part.begin(pieceCount);
             long first = Math.max(0, begin - offset);
             long end = Math.min(count, begin + part.of(pieceCount) - offset);
             return first < end
-                    ? new Own(vector, part.of(pieceOffset) + offset + first - begin, first, end - first)
+                    ? new Own(vector, repeat, part.of(pieceOffset) + offset + first - begin, first, end - first)
                     : null;
         }
     }
@@ -102,9 +104,9 @@ record SplitTensor(
             Stretch last = all.isEmpty() ? null : all.getLast();
             if (last != null && last.first() + last.bytes() == first) {
                 all.removeLast();
-                all.add(new Stretch(last.first(), last.vector(), last.place(), last.bytes() + count * size));
+                all.add(last.with(last.bytes() + count * size));
             } else {
-                all.add(new Stretch(first, held.vector, (held.place + next) * size, count * size));
+                all.add(new Stretch(first, held.vector, (held.place + next) * size, count * size, held.repeat));
             }
         }
         return all;
@@ -113,14 +115,14 @@ record SplitTensor(
     @Override
     public void gather(long first, Tensor elements, Communicator all, Stream stream, Scope views) {
         Own held = own;
-        if (copies.index != 0 || held == null) {
-            elements.zero(stream);
-        } else if (split.ranks() == 1) {
-            elements.zero(stream);
-            together(held, first, elements, views, (here, piece) -> piece.copyFrom(stream, here));
-        } else {
-            Moved moved = moved(held, first, elements, stream, views);
+        Moved moved = held == null || copies.index != 0 ? null : moved(held, first, elements, stream, views);
+        if (moved != null) {
             Rows.gatherRows(moved.own, moved.index, moved.piece, stream);
+        } else {
+            elements.zero(stream);
+            if (held != null && copies.index == 0) {
+                runs(held, first, elements, views, (here, piece) -> piece.copyFrom(stream, here));
+            }
         }
         Tensor bytes = views.reinterpret(elements, DType.BYTE, 0, elements.byteSize());
         all.reduce(bytes, all.rank() == ROOT ? bytes : null, Reduction.SUM, ROOT, stream);
@@ -130,45 +132,64 @@ record SplitTensor(
     public void scatter(long first, Tensor elements, Communicator all, Stream stream, Scope views) {
         all.broadcast(elements, elements, ROOT, stream);
         Own held = own;
-        if (held != null && split.ranks() == 1) {
-            together(held, first, elements, views, (here, piece) -> here.copyFrom(stream, piece));
-        } else if (held != null) {
-            Moved moved = moved(held, first, elements, stream, views);
+        if (held == null) {
+            return;
+        }
+        Moved moved = moved(held, first, elements, stream, views);
+        if (moved != null) {
             Rows.scatterRows(moved.piece, moved.index, moved.own, stream);
+        } else {
+            runs(held, first, elements, views, (here, piece) -> here.copyFrom(stream, piece));
         }
     }
 
-    /** Passes on what this rank holds of a piece, and its place there: of a tensor that no ranks split they are one range each. */
-    private void together(Own held, long first, Tensor elements, Scope views, BiConsumer<Tensor, Tensor> move) {
-        long begin = Math.max(first, held.first * width);
-        long count = Math.min(first + elements.count(), (held.first + held.count) * width) - begin;
-        if (count > 0) {
-            move.accept(
-                    views.view(held.vector, held.place * width + begin - held.first * width, count),
-                    views.view(elements, begin - first, count));
+    /** Passes on, run by run, what this rank holds of a piece, and its place there. */
+    private void runs(Own held, long first, Tensor elements, Scope views, BiConsumer<Tensor, Tensor> move) {
+        long run = split.run() * width;
+        long end = first + elements.count();
+        long begin = held.first * width;
+        long next;
+        for (long from = first; from < end; from = next) {
+            next = Math.min(end, (from / run + 1) * run);
+            long local = split.local(from / width);
+            if (local >= 0) {
+                long place = local * width + from % width - begin; // among those that are held
+                long skipped = Math.max(0, -place);
+                long count = Math.min(next - from, held.count * width - place) - skipped;
+                if (count > 0) {
+                    move.accept(
+                            views.view(held.vector, held.place * width + place + skipped, count),
+                            views.view(elements, from + skipped - first, count));
+                }
+            }
         }
     }
 
     /** Rows of equally many elements: this rank's, those of a piece, and the number of this rank's for each of the piece's; -1: not its own. */
     private record Moved(Tensor own, Tensor index, Tensor piece) {}
 
-    /** Bytes are not computed with, and are moved as 16-bit numbers: pairs of them, or codes, whose parts are whole blocks. */
-    private Moved moved(Own held, long first, Tensor elements, Stream stream, Scope views) {
+    /** Bytes are not computed with, and are moved as 16-bit numbers; null where that cannot be, or a rank has all in one run. */
+    private @Nullable Moved moved(Own held, long first, Tensor elements, Stream stream, Scope views) {
         DType type = spec.dtype() == DType.BYTE ? DType.BFLOAT16 : spec.dtype();
         long begin = first / width;
         long count = elements.count() / width;
-        long run = greatestDivisor(split.run(), begin, count, held.first, held.count, held.place);
+        long run = held.repeat > 1 ? 1 : greatestDivisor(split.run(), begin, count, held.first, held.count, held.place);
+        long bytes = run * width * spec.dtype().byteSize();
+        if (split.ranks() == 1 || bytes % type.byteSize() != 0) {
+            return null;
+        }
         int rows = Math.toIntExact(count / run);
         int[] index = new int[rows];
         for (int row = 0; row < rows; row++) {
             long place = split.local(begin + row * run) - held.first;
-            index[row] = place < 0 || place >= held.count ? -1 : Math.toIntExact(place / run);
+            index[row] = place < 0 || place >= held.count ? -1 : Math.toIntExact(place / run / held.repeat);
         }
         Tensor places = views.tensor(DType.INT32, rows);
         places.set(stream, index);
-        long columns = run * width * spec.dtype().byteSize() / type.byteSize();
+        long columns = bytes / type.byteSize();
+        long ownRows = Math.ceilDiv(held.count / run, (long) held.repeat);
         return new Moved(
-                matrix(held.vector, type, held.place / run * columns, held.count / run, columns, views),
+                matrix(held.vector, type, held.place / run / held.repeat * columns, ownRows, columns, views),
                 places,
                 matrix(elements, type, 0, rows, columns, views));
     }

@@ -2,7 +2,6 @@ package dev.chagres.checkpoint;
 
 import dev.chagres.DType;
 import dev.chagres.Scope;
-import dev.chagres.Shape;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.io.TensorSpec;
@@ -13,6 +12,7 @@ import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
 import dev.chagres.optim.StateVector;
 import dev.chagres.parallel.ParameterSplit;
+import dev.chagres.parameter.CodedState;
 import dev.chagres.parameter.FlatParameter;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.ParameterShard.Part;
@@ -108,6 +108,15 @@ final class StateShards {
         return tensors;
     }
 
+    /** Returns which of the tensors are codes and their scales. */
+    List<CodedState> coded(List<StateVector> vectors) {
+        return all.stream()
+                .filter(parameter -> !parameter.isFrozen())
+                .flatMap(parameter ->
+                        vectors.stream().filter(vector -> vector.block() > 1).map(vector -> vector.coded(parameter)))
+                .toList();
+    }
+
     private DType type(Parameter parameter) {
         if (parameter.storage() == WeightStorage.QUANTIZED) {
             return DType.FLOAT32; // the master, which stands for the weight
@@ -121,7 +130,7 @@ final class StateShards {
         Tensor vector = own == null ? null : parameters.access().vector(own.dtype());
         long pieceOffset = own == null ? 0 : own.weightOffset();
         if (parameters.tensorParallel().isSplit()) {
-            Elements elements = new Elements(spec, 1, 1, State.Values.ANY, vector, pieceOffset);
+            Elements elements = new Elements(spec, 1, 1, 1, State.Values.ANY, vector, pieceOffset);
             return split(parameter, elements, strategy::weightsOf);
         }
         return new StateShard(
@@ -139,7 +148,9 @@ final class StateShards {
         Tensor elements = own == null ? null : vector.elements();
         long pieceOffset = own == null ? 0 : own.gradientOffset();
         if (parameters.tensorParallel().isSplit()) {
-            Elements kept = new Elements(spec, vector.width(), vector.block(), vector.values(), elements, pieceOffset);
+            int unit = vector.block() > 1 ? vector.coded(parameter).unit() : 1;
+            Elements kept = new Elements(
+                    spec, vector.width(), unit, vector.block() / unit, vector.values(), elements, pieceOffset);
             return split(parameter, kept, strategy::updatedBy);
         }
         return new StateShard(
@@ -156,75 +167,42 @@ final class StateShards {
      * Numbers of a rank for the elements of a parameter.
      *
      * @param width how many for each element
-     * @param block how many neighbours have one
+     * @param unit how many neighbours have one in a file
+     * @param repeat how many of these the rank has one for
      * @param vector has them, and others; null where the rank holds none
      * @param pieceOffset first element of the parameter's piece
      */
     private record Elements(
             TensorSpec spec,
             int width,
-            int block,
+            int unit,
+            int repeat,
             State.Values may,
             @Nullable Tensor vector,
             long pieceOffset) {
-        private long blocks(long count) {
-            return Math.ceilDiv(count, (long) block);
+        private long units(long count) {
+            return Math.ceilDiv(count, (long) unit);
         }
     }
 
     /** With split layers, pieces may differ between ranks, and each rank knows only its own. */
     private SplitTensor split(Parameter parameter, Elements elements, IntFunction<Part> part) {
-        ParameterSplit split = parameter.split();
         FlatParameter own = own(parameter);
         Tensor vector = elements.vector();
         SplitTensor.Own held = own == null || vector == null
                 ? null
                 : SplitTensor.Own.of(
                         vector,
-                        elements.blocks(elements.pieceOffset()),
-                        elements.blocks(own.count()),
-                        elements.blocks(own.offset(parameter)),
-                        elements.blocks(parameter.shape().count()),
+                        elements.repeat(),
+                        elements.units(elements.pieceOffset()),
+                        elements.units(own.count()),
+                        elements.units(own.offset(parameter)),
+                        elements.units(parameter.shape().count()),
                         part.apply(world.rank()));
-        ParameterSplit places = split == null
-                ? whole(new Shape(elements.blocks(parameter.shape().count())))
-                : elements.block() == 1 ? split : blocks(split, elements);
+        ParameterSplit places =
+                ParameterSplit.of(parameter.split(), parameter.shape()).ofUnits(elements.unit());
         return new SplitTensor(
                 elements.spec(), elements.width(), elements.may(), held, places, copies(parameter, part));
-    }
-
-    /**
-     * Returns which blocks of a parameter a rank has, each of them whole.
-     *
-     * @throws IllegalStateException when a block has elements of several ranks
-     */
-    private static ParameterSplit blocks(ParameterSplit split, Elements elements) {
-        Shape whole = split.whole();
-        long size = whole.size(split.dimension());
-        long inner = 1;
-        for (int i = split.dimension() + 1; i < whole.rank(); i++) {
-            inner *= whole.size(i);
-        }
-        int block = elements.block();
-        long outer = size * inner == 0 ? 0 : whole.count() / size / inner;
-        List<Long> sections = split.sections();
-        if (inner % block == 0) {
-            return new ParameterSplit(new Shape(outer, size, inner / block), 1, sections, split.rank(), split.ranks());
-        }
-        if (split.isEven() && split.run() % block == 0) {
-            long row = inner;
-            List<Long> ofBlocks =
-                    sections.stream().map(section -> section * row / block).toList();
-            return new ParameterSplit(new Shape(outer, size * inner / block), 1, ofBlocks, split.rank(), split.ranks());
-        }
-        throw new IllegalStateException("state: expected blocks of " + block + " elements that one rank has each, got "
-                + elements.spec().name() + ", whose " + whole + " " + split.ranks()
-                + " tensor-parallel ranks split into runs of " + split.run()
-                + "; moments of FLOAT32 or BFLOAT16 are saved by any ranks");
-    }
-
-    private static ParameterSplit whole(Shape shape) {
-        return new ParameterSplit(shape, 0, List.of(shape.size(0)), 0, 1);
     }
 
     /** Of the ranks of the first stage that has a parameter: those that hold the same elements as this one. */

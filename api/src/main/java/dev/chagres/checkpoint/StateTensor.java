@@ -6,6 +6,7 @@ import dev.chagres.Tensor;
 import dev.chagres.io.TensorSpec;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.parameter.State;
+import java.lang.foreign.MemorySegment;
 import java.util.List;
 
 /**
@@ -28,10 +29,63 @@ sealed interface StateTensor permits StateShard, SplitTensor {
      *
      * @param first of them in the whole tensor
      * @param vector has them, and others
-     * @param place of the first one there
+     * @param place of the first one there, if each element had its own number there
      * @param bytes how many, at least one
+     * @param repeat how many neighbours have the same number there
      */
-    record Stretch(long first, Tensor vector, long place, long bytes) {}
+    record Stretch(long first, Tensor vector, long place, long bytes, int repeat) {
+        Stretch(long first, Tensor vector, long place, long bytes) {
+            this(first, vector, place, bytes, 1);
+        }
+
+        /** Returns the one that begins here and has so many bytes. */
+        Stretch with(long count) {
+            return new Stretch(first, vector, place, count, repeat);
+        }
+
+        /** Returns some of these bytes, from one of the tensor on. */
+        Stretch part(long begin, long count) {
+            return new Stretch(begin, vector, place + begin - first, count, repeat);
+        }
+
+        /** Returns the place of the first number in the vector. */
+        long begin() {
+            return begin(place);
+        }
+
+        private long begin(long of) {
+            int size = vector.dtype().byteSize();
+            return repeat == 1 ? of : of / size / repeat * size;
+        }
+
+        /** Returns the bytes of the numbers in the vector. */
+        long held() {
+            int size = vector.dtype().byteSize();
+            return repeat == 1 ? bytes : begin(place + bytes - size) + size - begin();
+        }
+
+        /** Returns the tensor's bytes, of those of the vector. */
+        MemorySegment repeated(MemorySegment held) {
+            if (repeat == 1) {
+                return held;
+            }
+            MemorySegment all = MemorySegment.ofArray(new byte[Math.toIntExact(bytes)]);
+            int size = vector.dtype().byteSize();
+            for (long next = 0; next < bytes; next += size) {
+                MemorySegment.copy(held, begin(place + next) - begin(), all, next, size);
+            }
+            return all;
+        }
+
+        /** Returns the vector's bytes, of those of the tensor, whose memory they take. */
+        MemorySegment distinct(MemorySegment all) {
+            int size = vector.dtype().byteSize();
+            for (long next = 0; repeat > 1 && next < bytes; next += size) {
+                MemorySegment.copy(all, next, all, begin(place + next) - begin(), size);
+            }
+            return all.asSlice(0, held());
+        }
+    }
 
     /** Returns what this rank, {@code rank}, holds. */
     List<Stretch> held(int rank);

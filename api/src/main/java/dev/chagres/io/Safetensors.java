@@ -66,7 +66,7 @@ public final class Safetensors {
      */
     public static void load(Path file, State state, Stream stream) {
         Checks.given("state", state, "stream", stream);
-        try (SafetensorsFile opened = SafetensorsFile.open(file)) {
+        try (SafetensorsFile opened = SafetensorsFile.open(file, state.coded())) {
             load(opened, state, stream);
         }
         state.loaded();
@@ -85,7 +85,7 @@ public final class Safetensors {
     public static RecipeDifferences loadUnderOtherRecipe(Path file, State state, Stream stream) {
         Checks.given("state", state, "stream", stream);
         RecipeDifferences differences;
-        try (SafetensorsFile opened = SafetensorsFile.open(file)) {
+        try (SafetensorsFile opened = SafetensorsFile.open(file, state.coded())) {
             differences = RecipeDifferences.between(opened, state);
             load(opened, differences.isEmpty() ? state : state.withoutRecipe(differences.ignored()), stream);
         }

@@ -18,7 +18,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: thread-safe.
  */
-public final class SafetensorsEntry {
+public sealed class SafetensorsEntry permits RecodedState.Entry {
     /** Stays in a core's cache between reading and checking. */
     private static final long CHECKED_AT_A_TIME = 1 << 18;
 
@@ -107,10 +107,14 @@ public final class SafetensorsEntry {
      */
     public void verify(long offset, long bytes) {
         Objects.checkFromIndexSize(offset, bytes, byteSize());
-        Optional<SafetensorsException> found = checksum == null ? file.damage(entry, offset, bytes) : damage();
-        found.ifPresent(damage -> {
+        damage(offset, bytes).ifPresent(damage -> {
             throw damage;
         });
+    }
+
+    /** Returns what {@link #verify(long, long)} throws. */
+    Optional<SafetensorsException> damage(long offset, long bytes) {
+        return checksum == null ? file.damage(entry, offset, bytes) : damage();
     }
 
     /** Returns what {@link #verify} throws. */
@@ -183,14 +187,19 @@ public final class SafetensorsEntry {
         }
         HostMemory.ensureWritable("target", target);
         if (target.byteSize() < byteSize()) {
-            file.read(entry, offset, target, null);
+            read(offset, target, null);
             return;
         }
         CRC32C checked = new CRC32C();
-        file.read(entry, offset, target, checked);
+        read(offset, target, checked);
         damage(checked).ifPresent(damage -> {
             throw damage;
         });
+    }
+
+    /** Fills {@code target}, which has room for no more than there is, and updates {@code checked} by the bytes of the file. */
+    void read(long offset, MemorySegment target, @Nullable CRC32C checked) {
+        file.read(entry, offset, target, checked);
     }
 
     /**

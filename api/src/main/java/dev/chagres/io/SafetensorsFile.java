@@ -4,6 +4,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.internal.FileFailure;
 import dev.chagres.internal.memory.Leaks;
 import dev.chagres.io.Checksums.HeaderBytes;
+import dev.chagres.parameter.CodedState;
 import java.io.Closeable;
 import java.io.IOException;
 import java.lang.foreign.Arena;
@@ -51,7 +52,8 @@ public final class SafetensorsFile implements AutoCloseable {
     private final MemorySegment data;
 
     private final Map<String, String> metadata;
-    private final Map<String, SafetensorsEntry> entries;
+    private final Map<String, SafetensorsEntry> byName = new LinkedHashMap<>();
+    private final Map<String, SafetensorsEntry> entries = Collections.unmodifiableMap(byName);
     private final Leaks.@Nullable Trace trace;
 
     private SafetensorsFile(Path path, FileChannel channel) throws IOException {
@@ -72,13 +74,10 @@ public final class SafetensorsFile implements AutoCloseable {
                 ? Checksums.ofTensors(path, header.metadata(), header.entries().size())
                         .iterator()
                 : Collections.emptyIterator();
-        Map<String, SafetensorsEntry> byName =
-                LinkedHashMap.newLinkedHashMap(header.entries().size());
         header.entries()
                 .forEach(entry -> byName.put(
                         entry.name(),
                         new SafetensorsEntry(this, entry, checksums.hasNext() ? checksums.next() : null)));
-        entries = Collections.unmodifiableMap(byName);
         arena = Arena.ofShared();
         data = map(channel, size - dataBegin);
         trace = Leaks.opened("safetensors file " + path);
@@ -91,9 +90,7 @@ public final class SafetensorsFile implements AutoCloseable {
         dataBegin = 0;
         data = MemorySegment.NULL;
         metadata = Collections.unmodifiableMap(folder.metadata());
-        Map<String, SafetensorsEntry> byName = new LinkedHashMap<>();
         folder.entries.forEach(entry -> byName.put(entry.name(), new SafetensorsEntry(this, entry, null)));
-        entries = Collections.unmodifiableMap(byName);
         arena = Arena.ofShared();
         trace = Leaks.opened("checkpoint " + path);
     }
@@ -127,6 +124,19 @@ public final class SafetensorsFile implements AutoCloseable {
                 closeQuietly(channel);
             }
         }
+    }
+
+    /**
+     * For states: opens a file whose states of eight bits are read as their ranks have them, whatever ranks have written it.
+     *
+     * @param states which tensors are codes and scales, and whose blocks they are to be
+     * @throws SafetensorsException as {@link #open(Path)} does
+     */
+    public static SafetensorsFile open(Path file, List<CodedState> states) {
+        List<CodedState> given = Checks.givenAll("states", states);
+        SafetensorsFile opened = open(file);
+        given.forEach(state -> RecodedState.replace(opened, state, opened.byName));
+        return opened;
     }
 
     private static SafetensorsFile openFolder(Path step) {

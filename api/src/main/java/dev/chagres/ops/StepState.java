@@ -4,6 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import java.util.Arrays;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -17,6 +18,60 @@ import org.jspecify.annotations.Nullable;
 public record StepState(Tensor values, @Nullable Tensor scales) {
     /** Codes whose scale is one. */
     public static final int BLOCK = 256;
+
+    /**
+     * The 256 numbers within [-1, 1] that codes stand for: 0; 1; and {@code 10^(d - 6) (0.1 + 0.9 (i + 1/2) / n)} with d from 0 to 6 and i
+     * from 0 to n - 1.
+     *
+     * <p>Threading: immutable.
+     *
+     * <p>Source: {@code ops_optimizer_step} in {@code ops.h}.
+     */
+    public enum Codes {
+        /** Of the first state, n being {@code 2^d}, with both signs: the byte 0 stands for 0, 128 for the least number. */
+        SIGNED(1, 127),
+        /** Of a running square, n being {@code 2^(d + 1)}: bytes count the numbers in rising order. */
+        UNSIGNED(2, 0);
+
+        private static final int DECADES = 7;
+
+        private final float[] rising = new float[BLOCK];
+        /** The place in rising order of the number of the byte 0. */
+        private final int zero;
+
+        Codes(int first, int zero) {
+            this.zero = zero;
+            int next = 0;
+            rising[next++] = 0;
+            rising[next++] = 1;
+            for (int decade = 0; decade < DECADES; decade++) {
+                int count = first << decade;
+                for (int i = 0; i < count; i++) {
+                    float number = (float) (Math.pow(10, decade + 1 - DECADES) * (0.1 + 0.9 * (i + 0.5) / count));
+                    rising[next++] = number;
+                    if (zero > 0) {
+                        rising[next++] = -number;
+                    }
+                }
+            }
+            Arrays.sort(rising);
+        }
+
+        /** Returns the number of a code. */
+        public float number(byte code) {
+            return rising[code + zero & 0xff];
+        }
+
+        /** Returns the code of the nearest number, the smaller one of two; any for NaN. */
+        public byte nearest(float number) {
+            int place = Arrays.binarySearch(rising, number);
+            if (place < 0) {
+                int above = Math.clamp(-place - 1L, 1, BLOCK - 1);
+                place = number - rising[above - 1] <= rising[above] - number ? above - 1 : above;
+            }
+            return (byte) (place - zero);
+        }
+    }
 
     /**
      * Checks that scales are beside codes alone; sizes are checked by {@link StepRanges#of}.

@@ -213,6 +213,9 @@ final class OptimizerState implements AutoCloseable {
                 masters.addTo(state, parameter);
                 for (StateVector vector : vectors) {
                     state.tensor(parameter.name() + vector.ending(), part(vector, parameter), vector.values());
+                    if (vector.block() > 1) {
+                        state.coded(vector.codedAlone(parameter));
+                    }
                 }
             }
         }

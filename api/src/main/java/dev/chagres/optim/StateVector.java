@@ -4,6 +4,9 @@ import dev.chagres.DType;
 import dev.chagres.Shape;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.ops.StepState;
+import dev.chagres.parallel.ParameterSplit;
+import dev.chagres.parameter.CodedState;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.State;
 
@@ -73,9 +76,14 @@ public record StateVector(String ending, Tensor elements, int width, int block) 
         return shaped(Checks.given("parameter", parameter).shape());
     }
 
-    /** Returns the shape of the part that belongs to the whole {@code parameter}, including the parts of other ranks. */
+    /**
+     * Returns the shape in a file of the part that belongs to the whole {@code parameter}, including the parts of other ranks: as {@link
+     * #shapeOf}, or of scales [{@link CodedState#units}].
+     */
     public Shape wholeShapeOf(Parameter parameter) {
-        return shaped(Checks.given("parameter", parameter).wholeShape());
+        return block > 1
+                ? new Shape(coded(Checks.given("parameter", parameter)).units())
+                : shaped(Checks.given("parameter", parameter).wholeShape());
     }
 
     private Shape shaped(Shape parameter) {
@@ -83,5 +91,30 @@ public record StateVector(String ending, Tensor elements, int width, int block) 
             return new Shape(countOf(parameter.count()));
         }
         return width == 1 ? parameter : new Shape(parameter.count(), width);
+    }
+
+    /**
+     * Returns what these scales belong to, of a parameter that is perhaps split.
+     *
+     * @throws IllegalStateException when this is no vector of scales
+     */
+    public CodedState coded(Parameter parameter) {
+        return coded(
+                parameter,
+                ParameterSplit.of(Checks.given("parameter", parameter).split(), parameter.shape()));
+    }
+
+    /** Returns what these scales of this rank's part belong to, which is a whole for itself. */
+    CodedState codedAlone(Parameter parameter) {
+        return coded(parameter, ParameterSplit.of(null, parameter.shape()));
+    }
+
+    private CodedState coded(Parameter parameter, ParameterSplit split) {
+        if (block == 1) {
+            throw new IllegalStateException("coded: expected scales of codes, got " + this);
+        }
+        String codes = ending.substring(0, ending.length() - SCALES.length());
+        StepState.Codes kind = codes.equals(SQUARE) ? StepState.Codes.UNSIGNED : StepState.Codes.SIGNED;
+        return new CodedState(parameter.name() + codes, parameter.name() + ending, kind, split);
     }
 }

@@ -4,6 +4,7 @@ import dev.chagres.Shape;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Numbers;
 import java.util.List;
+import org.jspecify.annotations.Nullable;
 
 /**
  * The part of a parameter that one of several tensor-parallel ranks keeps. One dimension consists of sections, and each section of {@code
@@ -45,6 +46,14 @@ public record ParameterSplit(Shape whole, int dimension, List<Long> sections, in
             throw new IllegalArgumentException("sections: expected sizes that add up to " + whole.size(dimension)
                     + " of " + whole + ", got " + sections);
         }
+    }
+
+    /** Returns {@code split}, or where that is null all of {@code shape}, as one dimension that one rank has. */
+    public static ParameterSplit of(@Nullable ParameterSplit split, Shape shape) {
+        long count = Checks.given("shape", shape).count();
+        return split != null
+                ? split
+                : new ParameterSplit(new Shape(count), 0, count == 0 ? List.of() : List.of(count), 0, 1);
     }
 
     /** Returns where the part of rank {@code rank} of {@code size} begins, which is where that of the rank before ends. */
@@ -109,7 +118,7 @@ public record ParameterSplit(Shape whole, int dimension, List<Long> sections, in
     }
 
     private long outer() {
-        return whole.count() / whole.size(dimension) / inner();
+        return whole.count() == 0 ? 0 : whole.count() / whole.size(dimension) / inner();
     }
 
     /**
@@ -162,6 +171,38 @@ public record ParameterSplit(Shape whole, int dimension, List<Long> sections, in
             common = greatestDivisor(full, greatestDivisor(section % full, common));
         }
         return common * inner();
+    }
+
+    /**
+     * Returns how many neighbours of the whole lie together in a block of a part, wherever blocks begin with each part: the greatest common
+     * divisor of {@code block} and {@link #run}, and all of a block where one rank has the whole.
+     *
+     * @param block elements of a block, at least 1; the last one of a part may have fewer
+     * @throws IllegalArgumentException when it is less
+     */
+    public long unit(int block) {
+        Checks.atLeastOne("block", block);
+        return ranks == 1 ? block : greatestDivisor(block, run());
+    }
+
+    /**
+     * Returns the same split of units, each in the place of its elements.
+     *
+     * @param unit elements of a unit: 1, or what {@link #unit} returns
+     * @throws IllegalArgumentException when several ranks have elements of one unit
+     */
+    public ParameterSplit ofUnits(long unit) {
+        if (ranks == 1) {
+            return of(null, new Shape(Math.ceilDiv(whole.count(), unit)));
+        }
+        if (unit < 1 || run() % unit != 0) {
+            throw new IllegalArgumentException("unit: expected a divisor of " + run() + ", got " + unit);
+        }
+        long rows = unit / greatestDivisor(unit, inner()); // of which each has less than a unit
+        List<Long> sectionsOfUnits =
+                sections.stream().map(section -> section / rows).toList();
+        Shape shape = new Shape(outer(), whole.size(dimension) / rows, inner() * rows / unit);
+        return new ParameterSplit(shape, 1, sectionsOfUnits, rank, ranks);
     }
 
     private static long greatestDivisor(long a, long b) {

@@ -94,6 +94,7 @@ public final class State implements StateOwner {
     private final Map<String, Values> values;
     private final Map<String, Number> numbers;
     private final Map<String, QuantizedWeight> quantized;
+    private final List<CodedState> coded;
     private final List<Runnable> beforeSharing;
     private final List<Runnable> afterLoading;
     private final List<Runnable> lastAfterLoading;
@@ -110,6 +111,7 @@ public final class State implements StateOwner {
         values = Map.copyOf(builder.values);
         numbers = Collections.unmodifiableMap(new LinkedHashMap<>(builder.numbers));
         quantized = Collections.unmodifiableMap(new LinkedHashMap<>(builder.quantized));
+        coded = List.copyOf(builder.coded);
         beforeSharing = List.copyOf(builder.beforeSharing);
         afterLoading = List.copyOf(builder.afterLoading);
         lastAfterLoading = List.copyOf(builder.lastAfterLoading);
@@ -164,6 +166,11 @@ public final class State implements StateOwner {
     /** Returns the weights, by name and in order, that exist in eight bits alone: their values are saved, and cast when they are loaded. */
     public Map<String, QuantizedWeight> quantized() {
         return quantized;
+    }
+
+    /** Returns which of the tensors are codes and their scales. */
+    public List<CodedState> coded() {
+        return coded;
     }
 
     /** Returns whether a file from which this is loaded may have further numbers, which are ignored. */
@@ -261,6 +268,7 @@ public final class State implements StateOwner {
         private final Map<String, Values> values = new LinkedHashMap<>();
         private final Map<String, Number> numbers = new LinkedHashMap<>();
         private final Map<String, QuantizedWeight> quantized = new LinkedHashMap<>();
+        private final List<CodedState> coded = new ArrayList<>();
         private final List<Runnable> beforeSharing = new ArrayList<>();
         private final List<Runnable> afterLoading = new ArrayList<>();
         private final List<Runnable> lastAfterLoading = new ArrayList<>();
@@ -342,6 +350,12 @@ public final class State implements StateOwner {
             return this;
         }
 
+        /** Tells that two of the tensors are codes and their scales. */
+        public Builder coded(CodedState state) {
+            coded.add(Checks.given("state", state));
+            return this;
+        }
+
         /** Adds a check that throws when the state belongs to this rank alone, and not to all ranks that train together. */
         public Builder beforeSharing(Runnable check) {
             beforeSharing.add(Checks.given("check", check));
@@ -400,6 +414,7 @@ public final class State implements StateOwner {
                 numbers.put(name, number);
             });
             part.quantized.forEach(this::quantized);
+            part.coded.forEach(this::coded);
             part.beforeSharing.forEach(this::beforeSharing);
             part.afterLoading.forEach(this::afterLoading);
             part.lastAfterLoading.forEach(this::lastAfterLoading);

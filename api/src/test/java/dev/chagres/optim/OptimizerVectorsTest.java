@@ -2,6 +2,7 @@ package dev.chagres.optim;
 
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Tensor;
@@ -208,9 +209,33 @@ class OptimizerVectorsTest {
             for (int i = 0; i < count; i++) {
                 // Signed: w = -0.5 code / (0 + 1). Unsigned: w = -0.5 / (sqrt(0.5 code + 0.5) + 1e-6).
                 double code = isSigned ? -2 * moved[i] : 2 * Math.pow(-0.5 / moved[i] - 1e-6, 2) - 1;
+                StepState.Codes numbers = isSigned ? StepState.Codes.SIGNED : StepState.Codes.UNSIGNED;
+                byte stored = (byte) (isSigned ? i - 127 : i);
+                assertEquals((float) expected[i], numbers.number(stored), Math.ulp((float) expected[i]));
+                assertEquals(stored, numbers.nearest(numbers.number(stored)));
                 assertEquals(expected[i], code, isSigned ? 1e-6 * Math.abs(expected[i]) + 1e-12 : 2e-6, "code " + i);
             }
         }
+    }
+
+    @Test
+    void nearestCodesAreThoseOfNumbersAround() {
+        for (StepState.Codes codes : StepState.Codes.values()) {
+            for (int i = -1200; i <= 1200; i++) {
+                float number = i / 1000f * Math.abs(i) / 1000; // many small ones
+                float found = Math.abs(codes.number(codes.nearest(number)) - number);
+                for (int code = 0; code < StepState.BLOCK; code++) {
+                    assertTrue(found <= Math.abs(codes.number((byte) code) - number), number + " of " + codes);
+                }
+            }
+            assertEquals(0, codes.nearest(0));
+            assertEquals(0, codes.nearest(-0f));
+            float between = (codes.number((byte) 1) + codes.number((byte) 2)) / 2;
+            assertTrue(
+                    between - codes.number((byte) 1) > codes.number((byte) 2) - between || codes.nearest(between) == 1);
+        }
+        assertEquals(-127, StepState.Codes.SIGNED.nearest(-1));
+        assertEquals(-1, StepState.Codes.UNSIGNED.nearest(2));
     }
 
     /** The byte 0 stands for 0, the code 127 of signed numbers. */

@@ -59,6 +59,7 @@ import java.util.Set;
 import java.util.function.Consumer;
 import java.util.function.UnaryOperator;
 import java.util.stream.IntStream;
+import java.util.stream.LongStream;
 import org.apache.commons.math3.util.ArithmeticUtils;
 import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Tag;
@@ -417,6 +418,38 @@ class TensorParallelTest {
                 assertEquals(3 * divisor, split.run(), section + " among " + ranks);
             }
         }
+    }
+
+    /** Units lie where their elements do, in the whole and in each part. */
+    @Test
+    void unitsOfASplitKeepTheirPlaces() {
+        for (long[] sections : new long[][] {{12}, {33}, {8, 24}, {44}, {60, 20}}) {
+            for (long inner : new long[] {1, 2, 6, 16}) {
+                for (int ranks = 1; ranks < 9; ranks++) {
+                    long size = LongStream.of(sections).sum();
+                    ParameterSplit first = new ParameterSplit(
+                            dev.chagres.Shape.of(2, size, inner),
+                            1,
+                            LongStream.of(sections).boxed().toList(),
+                            0,
+                            ranks);
+                    long unit = first.unit(8);
+                    assertEquals(ranks == 1 ? 8 : ArithmeticUtils.gcd(8, first.run()), unit);
+                    for (int rank = 0; rank < ranks; rank++) {
+                        ParameterSplit split = first.of(rank);
+                        ParameterSplit units = split.ofUnits(unit);
+                        long count = split.shape().count();
+                        assertEquals(Math.ceilDiv(count, unit), units.shape().count());
+                        for (long local = 0; local < count; local++) {
+                            assertEquals(split.element(local) / unit, units.element(local / unit));
+                        }
+                    }
+                }
+            }
+        }
+        ParameterSplit rows = new ParameterSplit(dev.chagres.Shape.of(12, 2), 0, List.of(12L), 0, 2);
+        assertThrown(IllegalArgumentException.class, "unit: expected a divisor of 12, got 8", () -> rows.ofUnits(8));
+        assertThrown(IllegalArgumentException.class, "block: expected at least 1, got 0", () -> rows.unit(0));
     }
 
     @Test

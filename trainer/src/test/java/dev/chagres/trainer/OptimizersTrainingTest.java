@@ -33,6 +33,7 @@ import dev.chagres.optim.ScheduleFreeAdamW;
 import dev.chagres.pass.ActivationOffload;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.ZeroStage;
+import dev.chagres.trainer.callback.Checkpoints;
 import dev.chagres.trainer.callback.Evaluation;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -73,14 +74,14 @@ class OptimizersTrainingTest {
         }
 
         private Trainer trainer() {
-            return Trainer.of(CONFIG, SHAPE)
+            return trainer(CONFIG);
+        }
+
+        private Trainer trainer(Esm2Config model) {
+            return Trainer.of(model, SHAPE)
                     .withSeed(7)
                     .withOptimizer(config, 1)
                     .withSchedule(new LearningRateSchedule(rate, 2, 8, LearningRateSchedule.Decay.CONSTANT, 1));
-        }
-
-        private boolean hasCodes() {
-            return this == ADAMW_8_BIT || this == LION_8_BIT;
         }
     }
 
@@ -229,20 +230,32 @@ class OptimizersTrainingTest {
         assertArrayEquals(rest, train(kind.trainer().withResume(file), STEPS), 1e-3);
     }
 
-    /** The halves of a row of 32 are no whole blocks of eight bits, which is told before the first step. */
+    private static Trainer split(Kind kind, int tensor, int shards) {
+        Trainer trainer = kind.trainer(new Esm2Config(2, 64, 4, 64))
+                .withMesh(MeshShape.ofOne().with(MeshDimension.SHARD, shards).with(MeshDimension.TENSOR, tensor));
+        return shards == 1 ? trainer : trainer.withSharding(FullyShardedConfig.of(ZeroStage.THREE));
+    }
+
+    /** Parts of a row of 64 are no whole blocks of eight bits: the same parts go on with the same bits, others from the nearest codes. */
     @ParameterizedTest
     @EnumSource(names = {"ADAMW_8_BIT", "LION_8_BIT"})
-    void blocksOfSeveralRanksAreNotSaved(Kind kind, @TempDir Path folder) {
-        assumeDevices(2);
-        assertTrue(kind.hasCodes());
-        Trainer split = kind.trainer()
-                .withMesh(MeshShape.ofOne().with(MeshDimension.TENSOR, 2))
-                .withSave(folder.resolve("state"), 2);
-        RuntimeException refused = assertThrows(RuntimeException.class, () -> train(split, 2));
-        assertTrue(
-                String.valueOf(refused).contains("state: expected blocks of 256 elements that one rank has each, got "),
-                refused::toString);
-        assertTrue(losses.isEmpty());
+    void blocksOfSeveralRanksGoOn(Kind kind, @TempDir Path folder) throws InterruptedException {
+        assumeDevices(4);
+        Path file = folder.resolve("state");
+        Path steps = folder.resolve("steps");
+        Trainer two = split(kind, 2, 1);
+        double[] whole = train(two, STEPS);
+        double[] rest = {whole[4], whole[5]};
+        train(two.withSave(file, 4), 4);
+        train(two.withCheckpoints(Checkpoints.in(steps)), 4);
+        assertArrayEquals(rest, train(two.withResume(file), STEPS));
+        assertArrayEquals(rest, train(two.withResume(steps), STEPS));
+        assertArrayEquals(rest, train(split(kind, 1, 1).withResume(file), STEPS), 1e-3);
+        assertArrayEquals(rest, train(split(kind, 2, 2).withResume(file), STEPS), 1e-3);
+        assertArrayEquals(rest, train(split(kind, 4, 1).withResume(steps), STEPS), 1e-3);
+        assertArrayEquals(rest, train(split(kind, 1, 4).withResume(steps), STEPS), 1e-3);
+        train(split(kind, 1, 1).withSave(file, 4), 4);
+        assertArrayEquals(rest, train(two.withResume(file), STEPS), 2e-3);
     }
 
     /** What is evaluated are averages, the same on all ranks, and training goes on as if nothing had been evaluated. */
