@@ -29,8 +29,10 @@ final class RecodedState {
     private final int unit;
     /** Of each rank. */
     private final List<ParameterSplit> parts;
-    /** Of each rank the block that was read last. */
+    /** Of each rank the block that was read last, for {@link #reads}. */
     private final @Nullable Block[] last;
+
+    private @Nullable SafetensorsEntry reads;
     /** Codes of a block, and scales of as many and one more. */
     private final MemorySegment room =
             Arena.ofAuto().allocate(StepState.BLOCK + (StepState.BLOCK + 1L) * Float.BYTES, Float.BYTES);
@@ -76,11 +78,15 @@ final class RecodedState {
         return unit > 0 && StepState.BLOCK % unit == 0 ? (int) unit : 0;
     }
 
-    /** Neighbours in a rank's part. */
+    /** Neighbours in a rank's part; where scales are read codes stay as they are in the file. */
     private record Block(long number, float scale, byte... codes) {}
 
     /** Of codes or of scales, which fills {@code target} from a byte on. */
     private synchronized void copyTo(SafetensorsEntry which, long offset, MemorySegment target) {
+        if (reads != which) {
+            reads = which;
+            Arrays.fill(last, null);
+        }
         int size = which == codes ? Byte.BYTES : Float.BYTES;
         long of = which == codes ? 1 : state.unit(); // elements for each
         long end = Math.min(count, (offset + target.byteSize()) / size * of);
@@ -150,7 +156,7 @@ final class RecodedState {
         if (alike) {
             return new Block(number, factors[0], bytes);
         }
-        for (int i = 0; i < bytes.length; i++) {
+        for (int i = 0; reads == codes && i < bytes.length; i++) {
             float value = factors[i] * state.kind().number(bytes[i]);
             bytes[i] = state.kind().nearest(largest > 0 ? value / largest : 0);
         }
