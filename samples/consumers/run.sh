@@ -18,7 +18,7 @@ mkdir -p "$repository"
 by_maven() {
     (cd "$root" && MAVEN_OPTS="--sun-misc-unsafe-memory-access=allow ${MAVEN_OPTS:-}" ./mvnw -q -B -gs "$here/settings.xml" \
         -f "${2:-$here/$1/pom.xml}" "-Dmaven.repo.local=$repository" "-Dmaven.repo.local.tail=$HOME/.m2/repository" \
-        "-Dchagres.version=$version" verify) || return 1 # set -e does not hold in a condition
+        "-Dchagres.version=$version" -Dkotlin.compiler.daemon=false verify) || return 1 # set -e does not hold in a condition
     local jar=$repository/dev/chagres/chagres/$version/chagres-$version.jar
     [ -f "$jar" ] || { echo "dev.chagres:chagres:$version came from elsewhere than $CHAGRES_STAGED" >&2; return 1; }
 }
