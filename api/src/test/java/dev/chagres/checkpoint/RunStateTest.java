@@ -525,17 +525,17 @@ class RunStateTest {
         two.run(null, 2, half, steps);
         Path end = folder.resolve("end");
         two.run(null, 3, end);
-        for (Path from : List.of(half, steps)) {
-            for (Coded same : List.of(two, two.by(2, 2))) { // other shards of the same parts, too
-                Path again = Files.createTempFile(folder, "again", "");
-                Path stepsAgain = Files.createTempDirectory(folder, "steps");
-                same.run(from, 0, again, stepsAgain);
-                assertSameBytes(half, again);
-                assertSameCheckpoint(steps, stepsAgain);
-                Path later = Files.createTempFile(folder, "later", "");
-                same.run(from, 1, later);
-                assertSameBytes(end, later);
-            }
+        for (int shards = 1; shards <= 2; shards++) { // other shards of the same parts, too
+            Path from = shards == 1 ? half : steps;
+            Coded same = two.by(shards, 2);
+            Path again = folder.resolve("again" + shards);
+            Path stepsAgain = steps("steps again" + shards);
+            same.run(from, 0, again, stepsAgain);
+            assertSameBytes(half, again);
+            assertSameCheckpoint(steps, stepsAgain);
+            Path later = folder.resolve("later" + shards);
+            same.run(from, 1, later);
+            assertSameBytes(end, later);
         }
         Path one = folder.resolve("one");
         Path ofOne = steps("steps of one");

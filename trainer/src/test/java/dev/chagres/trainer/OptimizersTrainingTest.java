@@ -231,31 +231,30 @@ class OptimizersTrainingTest {
     }
 
     private static Trainer split(Kind kind, int tensor, int shards) {
-        Trainer trainer = kind.trainer(new Esm2Config(2, 64, 4, 64))
+        Trainer trainer = kind.trainer(new Esm2Config(1, 32, 4, 64))
                 .withMesh(MeshShape.ofOne().with(MeshDimension.SHARD, shards).with(MeshDimension.TENSOR, tensor));
         return shards == 1 ? trainer : trainer.withSharding(FullyShardedConfig.of(ZeroStage.THREE));
     }
 
-    /** Parts of a row of 64 are no whole blocks of eight bits: the same parts go on with the same bits, others from the nearest codes. */
+    /** Parts of a row of 32 are no whole blocks of eight bits: the same parts go on with the same bits, others from the nearest codes. */
     @ParameterizedTest
     @EnumSource(names = {"ADAMW_8_BIT", "LION_8_BIT"})
     void blocksOfSeveralRanksGoOn(Kind kind, @TempDir Path folder) throws InterruptedException {
         assumeDevices(4);
-        Path file = folder.resolve("state");
-        Path steps = folder.resolve("steps");
+        double close = Provider.current() == Provider.REFERENCE ? 1e-4 : 1e-3; // of losses about 3.3
+        Path saved = folder.resolve("saved");
         Trainer two = split(kind, 2, 1);
         double[] whole = train(two, STEPS);
         double[] rest = {whole[4], whole[5]};
-        train(two.withSave(file, 4), 4);
-        train(two.withCheckpoints(Checkpoints.in(steps)), 4);
-        assertArrayEquals(rest, train(two.withResume(file), STEPS));
-        assertArrayEquals(rest, train(two.withResume(steps), STEPS));
-        assertArrayEquals(rest, train(split(kind, 1, 1).withResume(file), STEPS), 1e-3);
-        assertArrayEquals(rest, train(split(kind, 2, 2).withResume(file), STEPS), 1e-3);
-        assertArrayEquals(rest, train(split(kind, 4, 1).withResume(steps), STEPS), 1e-3);
-        assertArrayEquals(rest, train(split(kind, 1, 4).withResume(steps), STEPS), 1e-3);
-        train(split(kind, 1, 1).withSave(file, 4), 4);
-        assertArrayEquals(rest, train(two.withResume(file), STEPS), 2e-3);
+        boolean file = kind == Kind.ADAMW_8_BIT;
+        train(file ? two.withSave(saved, 4) : two.withCheckpoints(Checkpoints.in(saved)), 4);
+        assertArrayEquals(rest, train(two.withResume(saved), STEPS));
+        assertArrayEquals(rest, train(split(kind, 1, 1).withResume(saved), STEPS), close);
+        assertArrayEquals(rest, train(split(kind, 2, 2).withResume(saved), STEPS), close);
+        assertArrayEquals(rest, train(split(kind, file ? 4 : 1, file ? 1 : 4).withResume(saved), STEPS), close);
+        Path ofOne = folder.resolve("one");
+        train(split(kind, 1, 1).withSave(ofOne, 4), 4);
+        assertArrayEquals(rest, train(two.withResume(ofOne), STEPS), 2 * close);
     }
 
     /** What is evaluated are averages, the same on all ranks, and training goes on as if nothing had been evaluated. */
