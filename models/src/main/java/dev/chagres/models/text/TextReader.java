@@ -1,8 +1,10 @@
 package dev.chagres.models.text;
 
+import com.fasterxml.jackson.core.JacksonException;
 import com.fasterxml.jackson.core.JsonFactory;
 import com.fasterxml.jackson.core.JsonParser;
 import com.fasterxml.jackson.core.JsonToken;
+import com.fasterxml.jackson.core.StreamReadConstraints;
 import com.fasterxml.jackson.core.StreamReadFeature;
 import dev.chagres.models.data.GzipMembers;
 import java.io.BufferedInputStream;
@@ -199,6 +201,11 @@ abstract class TextReader implements AutoCloseable {
     private static final class JsonLines extends TextReader {
         private static final JsonFactory JSON = JsonFactory.builder()
                 .enable(StreamReadFeature.STRICT_DUPLICATE_DETECTION)
+                .streamReadConstraints(StreamReadConstraints.builder()
+                        .maxStringLength(Integer.MAX_VALUE) // the line is limited already
+                        .maxNumberLength(Integer.MAX_VALUE)
+                        .maxNameLength(Integer.MAX_VALUE)
+                        .build())
                 .build();
 
         private final InputStream in;
@@ -304,7 +311,7 @@ abstract class TextReader implements AutoCloseable {
                     throw new TextException(file(), number, "expected one object a line, got more behind it", null);
                 }
             } catch (IOException failure) {
-                throw new TextException(file(), number, "expected JSON: " + failure.getMessage(), failure);
+                throw notJson("", failure);
             }
             if (messages.isEmpty() && !tools.isEmpty()) {
                 throw new TextException(file(), number, "tools: expected them beside messages, got none", null);
@@ -319,6 +326,14 @@ abstract class TextReader implements AutoCloseable {
             return new Text(file(), number, "", "", messages, tools);
         }
 
+        private TextException notJson(String where, IOException failure) {
+            String text = failure instanceof JacksonException parsed
+                    ? parsed.getOriginalMessage() + " at column "
+                            + parsed.getLocation().getColumnNr()
+                    : String.valueOf(failure.getMessage());
+            return new TextException(file(), number, where + "expected JSON: " + text, failure);
+        }
+
         /** Returns tools, which may be a list in a text, as tables without nested types have them; null is none. */
         private List<ChatTemplate.Tool> tools(@Nullable Object value) {
             Object list = value;
@@ -330,7 +345,7 @@ abstract class TextReader implements AutoCloseable {
                         throw new TextException(file(), number, "tools: expected one list, got more behind it", null);
                     }
                 } catch (IOException failure) {
-                    throw new TextException(file(), number, "tools: expected JSON: " + failure.getMessage(), failure);
+                    throw notJson("tools: ", failure);
                 }
             }
             return list == null || list instanceof List<?> all && all.isEmpty()
@@ -359,12 +374,21 @@ abstract class TextReader implements AutoCloseable {
             }
         }
 
+        private static String kind(JsonToken token) {
+            return switch (token) {
+                case START_ARRAY -> "a list";
+                case START_OBJECT -> "an object";
+                case VALUE_TRUE, VALUE_FALSE -> "true or false";
+                default -> "a number";
+            };
+        }
+
         private String string(JsonParser parser) throws IOException {
             if (parser.currentToken() != JsonToken.VALUE_STRING) {
                 throw new TextException(
                         file(),
                         number,
-                        "expected a text for " + parser.currentName() + ", got " + parser.currentToken(),
+                        "expected a text for " + parser.currentName() + ", got " + kind(parser.currentToken()),
                         null);
             }
             return parser.getText();

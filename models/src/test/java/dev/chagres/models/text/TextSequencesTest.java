@@ -3,7 +3,9 @@ package dev.chagres.models.text;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertNotEquals;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.batch.Batch;
 import dev.chagres.models.data.HeldOut;
@@ -222,7 +224,7 @@ class TextSequencesTest {
             "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tools\": 5}"
         };
         String[] texts = {
-            "expected a text for text, got VALUE_NUMBER_INT",
+            "expected a text for text, got a number",
             "expected an object with text, with prompt and completion, or with messages, got [prompt]",
             "expected an object with text, with prompt and completion, or with messages, got [text, prompt, completion]",
             "expected an object with text, with prompt and completion, or with messages, got none of them",
@@ -254,6 +256,13 @@ class TextSequencesTest {
             String text = refusal(file);
             String expected = file + ":2: " + texts[i];
             assertEquals(expected, text.substring(0, Math.min(text.length(), expected.length())), lines[i]);
+        }
+        String broken = refusal(file("broken.jsonl", "{\"text\": "));
+        assertTrue(broken.endsWith(" at column 10"), broken);
+        String number = "7".repeat(2_000);
+        Path other = file("other.jsonl", "{\"" + "n".repeat(60_000) + "\": " + number + ", \"text\": \"good\"}");
+        try (TextReader reader = TextReader.open(other)) { // a line is as long as it likes
+            assertNotNull(reader.next());
         }
         Path latin = Files.write(folder.resolve("latin.txt"), "Größe".getBytes(StandardCharsets.ISO_8859_1));
         assertEquals(
