@@ -88,6 +88,14 @@ final class RecodedState {
             Arrays.fill(last, null);
         }
         int size = which == codes ? Byte.BYTES : Float.BYTES;
+        long before = offset % size;
+        if (before != 0 || target.byteSize() % size != 0) { // parts of scales
+            long bytes = (before + target.byteSize() + size - 1) / size * size;
+            MemorySegment whole = Arena.ofAuto().allocate(bytes, Float.BYTES);
+            copyTo(which, offset - before, whole);
+            target.copyFrom(whole.asSlice(before, target.byteSize()));
+            return;
+        }
         long of = which == codes ? 1 : state.unit(); // elements for each
         long end = Math.min(count, (offset + target.byteSize()) / size * of);
         long next;

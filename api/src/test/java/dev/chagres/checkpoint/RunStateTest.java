@@ -11,6 +11,7 @@ import dev.chagres.Shape;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Provider;
 import dev.chagres.internal.Checks;
+import dev.chagres.io.SafetensorsEntry;
 import dev.chagres.io.SafetensorsFile;
 import dev.chagres.io.SafetensorsWriter;
 import dev.chagres.io.TensorSource;
@@ -24,10 +25,13 @@ import dev.chagres.mesh.Mesh;
 import dev.chagres.mesh.MeshDimension;
 import dev.chagres.mesh.MeshShape;
 import dev.chagres.nccl.Communicator;
+import dev.chagres.ops.StepState;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.Lion;
 import dev.chagres.optim.Optimizer;
+import dev.chagres.parallel.ParameterSplit;
 import dev.chagres.parallel.TensorParallel;
+import dev.chagres.parameter.CodedState;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
@@ -43,6 +47,7 @@ import dev.chagres.sharding.SmallModel;
 import dev.chagres.sharding.Strategy;
 import dev.chagres.sharding.ZeroStage;
 import java.io.IOException;
+import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.nio.file.Files;
@@ -616,6 +621,27 @@ class RunStateTest {
         return numbers;
     }
 
+    /** Any bytes of scales that one rank makes of those of two. */
+    private static void assertPartsAreThoseOfTheWhole(Path file, String name) {
+        try (SafetensorsFile two = SafetensorsFile.open(file)) {
+            Shape shape = two.entry(name).shape();
+            CodedState state =
+                    new CodedState(name, name + "_absmax", StepState.Codes.SIGNED, ParameterSplit.of(null, shape));
+            try (SafetensorsFile one = SafetensorsFile.open(file, List.of(state))) {
+                SafetensorsEntry scales = one.entry(name + "_absmax");
+                MemorySegment all = scales.bytes();
+                assertEquals(state.units() * Float.BYTES, all.byteSize());
+                for (long begin = 0; begin < 9; begin++) {
+                    for (long end = begin; end < 18; end++) {
+                        MemorySegment part = Arena.ofAuto().allocate(end - begin);
+                        scales.copyTo(begin, part);
+                        assertEquals(-1, part.mismatch(all.asSlice(begin, end - begin)), begin + " to " + end);
+                    }
+                }
+            }
+        }
+    }
+
     /** Of a file of two ranks that is damaged in a way that its checksums do not show, nothing is loaded. */
     @Test
     void wrongScalesAreRefused() {
@@ -624,6 +650,7 @@ class RunStateTest {
         Path half = folder.resolve("half");
         two.run(null, 1, half);
         String name = "narrow.weight.exp_avg_absmax";
+        assertPartsAreThoseOfTheWhole(half, "narrow.weight.exp_avg");
         Path wrong = folder.resolve("wrong");
         try (SafetensorsFile file = SafetensorsFile.open(half)) {
             for (float[] scales : new float[][] {{330, -1}, {330, Float.NaN}, {329, 1}, {0, 1}, {661, 1}}) {
