@@ -78,7 +78,7 @@ public final class Plot implements Callable<Integer> {
 
     /** Runs the command and returns its exit status. */
     static int run(PrintStream out, PrintStream err, String... arguments) {
-        return CommandStart.of(new Plot(out, err), out, err, arguments);
+        return CommandStart.printed(CommandStart.of(new Plot(out, err), out, err, arguments), "plot", out, err);
     }
 
     @Override

@@ -10,6 +10,9 @@ import java.io.IOException;
 import java.io.PrintStream;
 import java.io.PrintWriter;
 import java.io.UncheckedIOException;
+import java.nio.file.AccessDeniedException;
+import java.nio.file.FileAlreadyExistsException;
+import java.nio.file.NoSuchFileException;
 import java.util.Comparator;
 import java.util.Set;
 import java.util.concurrent.Callable;
@@ -56,6 +59,11 @@ public final class CommandStart {
         LOGGER.setLevel(Level.WARNING);
     }
 
+    /** Leaves out, in this process, what is said of steps that are only counted. */
+    public static void leaveOutWarnings() {
+        LOGGER.setLevel(Level.SEVERE);
+    }
+
     /** Runs {@code command} and returns its exit status: 2 when the options are wrong. */
     public static int of(Callable<Integer> command, PrintStream out, PrintStream err, String... arguments) {
         return of(line(command), out, err, arguments);
@@ -84,6 +92,15 @@ public final class CommandStart {
                 .execute(arguments);
     }
 
+    /** Returns {@code status} of a command whose result is what it prints, or 1 where that was lost, which one line tells. */
+    public static int printed(int status, String command, PrintStream out, PrintStream err) {
+        if (status != 0 || !out.checkError()) {
+            return status;
+        }
+        err.println(command + ": standard output cannot be written");
+        return FAILED;
+    }
+
     /** Returns what a user is told of a failure that is no fault of the program, else null. */
     private static @Nullable String told(Throwable failure) {
         for (Throwable cause = failure; cause != null; cause = cause.getCause()) {
@@ -96,7 +113,10 @@ public final class CommandStart {
             }
         }
         return switch (failure) {
-            case IOException e -> e.toString();
+            case NoSuchFileException missing -> "no such file or folder: " + missing.getFile();
+            case AccessDeniedException denied -> "permission denied for " + denied.getFile();
+            case FileAlreadyExistsException there -> "expected a folder or nothing, got a file: " + there.getFile();
+            case IOException e -> String.valueOf(e.getMessage());
             case NativeException _,
                     CheckpointException _,
                     SafetensorsException _,

@@ -10,6 +10,7 @@ import dev.chagres.trainer.command.PackedModel.Spans;
 import dev.chagres.trainer.command.PackedModel.States;
 import java.io.IOException;
 import java.io.PrintStream;
+import java.nio.file.FileSystemException;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
@@ -118,6 +119,10 @@ public final class Embed extends ProteinCommand {
                 took = new Took(pending.computed, opening, pending.firstSeconds, progress.seconds());
             }
             tell(file, proteins, took);
+        } catch (FileSystemException e) { // names a file
+            throw e;
+        } catch (IOException e) {
+            throw new CommandFailure(output + " cannot be written: " + e.getMessage(), e);
         }
     }
 

@@ -126,7 +126,9 @@ public final class Score extends ProteinCommand {
 
     /** Returns the exit status of the command. */
     static int run(PrintStream out, PrintStream err, String... arguments) {
-        return CommandStart.of(new Score(out, err), out, err, arguments);
+        Score score = new Score(out, err);
+        int status = CommandStart.of(score, out, err, arguments);
+        return score.output == null ? CommandStart.printed(status, "score", out, err) : status;
     }
 
     /** Where lines go. */

@@ -104,7 +104,7 @@ public final class Advise implements Callable<Integer> {
 
     /** Returns the exit status of the command. */
     static int run(PrintStream out, PrintStream err, String... arguments) {
-        return CommandStart.of(new Advise(out), out, err, arguments);
+        return CommandStart.printed(CommandStart.of(new Advise(out), out, err, arguments), "advise", out, err);
     }
 
     /**

@@ -177,12 +177,13 @@ public final class Plan implements Callable<Integer> {
         boolean counts = Arrays.stream(arguments).noneMatch(argument -> argument.startsWith(MEASURE_ONE));
         if (counts && System.getProperty(Provider.PROPERTY, "auto").equals("auto")) {
             System.setProperty(Provider.PROPERTY, Provider.REFERENCE.label());
+            CommandStart.leaveOutWarnings();
         }
     }
 
     /** Returns the exit status of the command. */
     static int run(PrintStream out, PrintStream err, String... arguments) {
-        return CommandStart.of(new Plan(out, err), out, err, arguments);
+        return CommandStart.printed(CommandStart.of(new Plan(out, err), out, err, arguments), "plan", out, err);
     }
 
     @Override
@@ -552,7 +553,7 @@ public final class Plan implements Callable<Integer> {
                 ProcessHandle.current().info().command().orElse("java"),
                 "-Xmx768m",
                 "--enable-native-access=ALL-UNNAMED",
-                "-Dchagres.provider=" + System.getProperty("chagres.plan.measured", "auto"),
+                "-D" + Provider.PROPERTY + "=auto",
                 "-cp",
                 System.getProperty("java.class.path"),
                 Plan.class.getName(),
@@ -584,6 +585,10 @@ public final class Plan implements Callable<Integer> {
     }
 
     private int measureHere(Choice choice, Choice.Steps steps) {
+        if ("auto".equals(System.getProperty(Provider.PROPERTY)) && Provider.current() == Provider.REFERENCE) {
+            err.println("plan: --measure: expected a GPU, got none; ./chagres doctor says why");
+            return 1;
+        }
         StepEstimate.Measured measured = choice.trainer(steps).measure(TIMED);
         Map<String, Object> one = new LinkedHashMap<>();
         one.put("heldBytes", measured.memoryBytes());

@@ -10,6 +10,7 @@ import dev.chagres.pass.ActivationOffload;
 import dev.chagres.trainer.TrainingRecipe;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
+import java.io.OutputStream;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
@@ -244,6 +245,25 @@ class PlanTest {
                 err());
     }
 
+    /** As on a full disk, or where standard output is closed. */
+    @Test
+    void tellsThatWhatItPrintedIsLost() {
+        err.reset();
+        OutputStream full = new OutputStream() {
+            @Override
+            public void write(int b) throws IOException {
+                throw new IOException("No space left on device");
+            }
+        };
+        int status = Plan.run(
+                new PrintStream(full, true, StandardCharsets.UTF_8),
+                new PrintStream(err, true, StandardCharsets.UTF_8),
+                "--model",
+                "tiny");
+        assertEquals(1, status);
+        assertTrue(err().endsWith("plan: standard output cannot be written\n"), err());
+    }
+
     @Test
     void makesSteps() throws IOException {
         assertEquals(
@@ -267,6 +287,34 @@ class PlanTest {
                 ((Number) planned.get("memoryBytes")).doubleValue() - outside,
                 1);
         assertTrue(((Number) measured.get("stepMillis")).doubleValue() > 0, measured.toString());
+    }
+
+    /** The process that measures is told to take what it finds. */
+    @Test
+    void measuresOnGpusAlone() {
+        Assumptions.assumeTrue(Provider.current() == Provider.REFERENCE);
+        String before = System.getProperty(Provider.PROPERTY);
+        System.setProperty(Provider.PROPERTY, "auto");
+        try {
+            assertEquals(
+                    1,
+                    run(
+                            "--model",
+                            "tiny",
+                            "--context",
+                            "64",
+                            "--tokens-per-step",
+                            "64",
+                            "--measure-one",
+                            "ddp:1:none:adamw"));
+            assertEquals("plan: --measure: expected a GPU, got none; ./chagres doctor says why\n", err());
+        } finally {
+            if (before == null) {
+                System.clearProperty(Provider.PROPERTY);
+            } else {
+                System.setProperty(Provider.PROPERTY, before);
+            }
+        }
     }
 
     /** Of a JVM that was asked for what cannot count; where nothing was asked for, or what is found, plan takes what counts. */
