@@ -189,13 +189,14 @@ public record ParameterSplit(Shape whole, int dimension, List<Long> sections, in
      * Returns the same split of units, each in the place of its elements.
      *
      * @param unit elements of a unit: 1, or what {@link #unit} returns
-     * @throws IllegalArgumentException when several ranks have elements of one unit
+     * @throws IllegalArgumentException when it is below 1, or several ranks have elements of one unit
      */
     public ParameterSplit ofUnits(long unit) {
+        Checks.atLeastOne("unit", unit);
         if (ranks == 1) {
             return of(null, new Shape(Math.ceilDiv(whole.count(), unit)));
         }
-        if (unit < 1 || run() % unit != 0) {
+        if (run() % unit != 0) {
             throw new IllegalArgumentException("unit: expected a divisor of " + run() + ", got " + unit);
         }
         long rows = unit / greatestDivisor(unit, inner()); // of which each has less than a unit
