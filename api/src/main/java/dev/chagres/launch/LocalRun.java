@@ -25,8 +25,11 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: thread-safe.
  */
 final class LocalRun<T> {
-    /** How long ranks may take to end after one has failed, before their threads are interrupted, and again after that. */
+    /** How long a rank that waits may take to end after the newest failure, before its thread is interrupted, and again after that. */
     private static final Duration GRACE = Duration.ofSeconds(2);
+
+    /** The same for one that computes, which learns of the failure at its next collective. */
+    private static final Duration COMPUTING = Duration.ofSeconds(30);
 
     private static final long LOOK_MILLIS = 20;
 
@@ -145,7 +148,7 @@ final class LocalRun<T> {
     private void awaitThoseThatGoOn() {
         lock.lock();
         try {
-            while (IntStream.range(0, threads.size()).anyMatch(id::goesOn)) {
+            while (goOn()) {
                 // Ranks that fail during the agreement are not reported.
                 var _ = changed.await(LOOK_MILLIS, TimeUnit.MILLISECONDS);
             }
@@ -161,11 +164,7 @@ final class LocalRun<T> {
         List<Integer> lost = new ArrayList<>();
         for (int rank = 0; rank < threads.size(); rank++) {
             Thread thread = threads.get(rank);
-            boolean ended = isEnded(thread, GRACE);
-            while (!ended && IntStream.range(0, threads.size()).anyMatch(id::goesOn)) {
-                ended = isEnded(thread, GRACE);
-            }
-            if (!ended) {
+            if (!endsByItself(thread)) {
                 interrupt(rank);
                 if (!isEnded(thread, GRACE)) {
                     lost.add(rank);
@@ -173,6 +172,28 @@ final class LocalRun<T> {
             }
         }
         return lost;
+    }
+
+    /**
+     * Waits for a rank while any goes on without those that have failed. After each failure a rank has a while to agree to that, since an
+     * interrupt would end what it goes on with.
+     */
+    private boolean endsByItself(Thread thread) {
+        long begin = System.nanoTime();
+        int failures;
+        do {
+            failures = id.failures();
+            if (isEnded(thread, GRACE)) {
+                return true;
+            }
+        } while (goOn()
+                || id.failures() != failures
+                || (thread.getState() == Thread.State.RUNNABLE && System.nanoTime() - begin < COMPUTING.toNanos()));
+        return false;
+    }
+
+    private boolean goOn() {
+        return IntStream.range(0, threads.size()).anyMatch(id::goesOn);
     }
 
     private void interrupt(int rank) {

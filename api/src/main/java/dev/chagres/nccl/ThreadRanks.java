@@ -122,6 +122,12 @@ final class ThreadRanks {
         return failure;
     }
 
+    /** Returns how many of these ranks' communicator and those that were shrunk from it have failed. */
+    int failures() {
+        return (failure == null ? 0 : 1)
+                + descendants.shrunk().stream().mapToInt(ThreadRanks::failures).sum();
+    }
+
     /** Returns the communicator of a rank that is open. */
     Endpoint endpoint(int rank) {
         try (var _ = lock.hold()) {

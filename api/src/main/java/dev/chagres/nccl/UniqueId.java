@@ -176,6 +176,18 @@ public final class UniqueId {
     }
 
     /**
+     * Returns how many communicators of ranks that are threads of this program have failed: the one opened with this, and those that
+     * {@linkplain Communicator#shrink shrinks} have made from it and that are still open.
+     */
+    public int failures() {
+        ThreadRanks present;
+        synchronized (this) {
+            present = meeting;
+        }
+        return present == null ? 0 : present.failures();
+    }
+
+    /**
      * Sets the function that asks ranks in other processes after a timeout, so that the error names the ranks that are behind.
      *
      * @param asked takes a question, which each other process passes to {@link #answer}, and returns the ranks that are behind

@@ -2,7 +2,11 @@ package dev.chagres.nccl;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
+import dev.chagres.DType;
 import dev.chagres.DevicesNeeded;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
 import dev.chagres.bindings.Provider;
 import dev.chagres.launch.RankJvms;
 import dev.chagres.launch.Ranks;
@@ -17,6 +21,7 @@ import java.util.SplittableRandom;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -100,6 +105,38 @@ class GoingOnTest {
             assertEquals(left.getFirst(), one, what);
             assertEquals(ranks, one.ranks(), what);
         }
+    }
+
+    /** Longer than ranks have that wait for something else, in each of two failures: an interrupt would end what they go on with. */
+    @Test
+    void ranksThatComputeForLongGoOnTwice() {
+        DevicesNeeded.assume(4);
+        List<Integer> left = Ranks.local(4).run(rank -> {
+            if (rank.index() == 0) {
+                throw new FaultyRank.Ill();
+            }
+            Communicator all = rank.communicator();
+            try (Communicator three =
+                    all.shrink(all.config(), Agreement.of(all, 0).excluded())) {
+                if (rank.index() == 3) {
+                    throw new FaultyRank.Ill();
+                }
+                long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(2500);
+                while (System.nanoTime() < end) {
+                    Thread.onSpinWait();
+                }
+                try (Communicator two = three.shrink(
+                                three.config(), Agreement.of(three, 0).excluded());
+                        Scope scope = rank.device().openScope()) {
+                    Stream stream = rank.device().stream();
+                    Tensor one = scope.tensor(DType.INT32, 1);
+                    one.set(stream, 1);
+                    two.allReduce(one, one, Reduction.SUM, stream);
+                    return one.toInts(stream)[0];
+                }
+            }
+        });
+        assertEquals(List.of(2, 2), left);
     }
 
     /** Rank 0 of a pair that is stopped, and not gone, may go on by itself: the other one does not. */
