@@ -82,7 +82,12 @@ struct bfloat16 {
 };
 
 inline float to_float(float32 value) { return value; }
-inline float to_float(bfloat16 value) { return ::chagres::emulator::decode(6, value.bits); }
+inline float to_float(bfloat16 value) { /* the upper half of a float */
+  const uint32_t bits = uint32_t{value.bits} << 16;
+  float result;
+  std::memcpy(&result, &bits, sizeof result);
+  return result;
+}
 inline float to_float(float16 value) { return ::chagres::emulator::decode(5, value.bits); }
 inline void from_float(float value, float32 &result) { result = value; }
 inline void from_float(float value, bfloat16 &result) { result.bits = ::chagres::emulator::encode(6, value); }
