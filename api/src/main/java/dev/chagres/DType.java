@@ -1,5 +1,9 @@
 package dev.chagres;
 
+import dev.chagres.internal.memory.HostMemory;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+
 /**
  * Element type of a tensor.
  *
@@ -90,5 +94,90 @@ public enum DType {
             return (short) ((bits >>> 16) | 0x40);
         }
         return (short) ((bits + 0x7fff + ((bits >>> 16) & 1)) >>> 16);
+    }
+
+    /**
+     * Converts floats to elements in the host's memory: {@code target[index + i] = values[first + i]}, rounded to nearest even in this type;
+     * what is too large becomes infinity, NaN stays NaN.
+     *
+     * @param values floats
+     * @param first the first of them that is converted
+     * @param target host memory of elements of this type, one behind the other, at any address
+     * @param index the first element that is written
+     * @param count how many are converted
+     * @throws IllegalArgumentException when this type has no floating-point numbers, see {@link #isFloat}, or {@code target} cannot be written
+     * @throws IllegalStateException when {@code target} is closed
+     * @throws IndexOutOfBoundsException when there are not so many floats or elements
+     */
+    public void fromFloats(float[] values, int first, MemorySegment target, long index, int count) {
+        Given.given("values", values);
+        HostMemory.ensureOpen("target", Given.given("target", target));
+        HostMemory.ensureWritable("target", target);
+        ensureWithin("values", first, count, values.length);
+        ensureElements("target", target, index, count);
+        switch (this) {
+            case BFLOAT16 -> {
+                for (int i = 0; i < count; i++) {
+                    target.setAtIndex(ValueLayout.JAVA_SHORT_UNALIGNED, index + i, toBfloat16(values[first + i]));
+                }
+            }
+            case FLOAT16 -> {
+                for (int i = 0; i < count; i++) {
+                    target.setAtIndex(
+                            ValueLayout.JAVA_SHORT_UNALIGNED, index + i, Float.floatToFloat16(values[first + i]));
+                }
+            }
+            default ->
+                MemorySegment.copy(values, first, target, ValueLayout.JAVA_FLOAT_UNALIGNED, index * Float.BYTES, count);
+        }
+    }
+
+    /**
+     * Converts elements in the host's memory to floats: {@code values[first + i] = source[index + i]}, which is exact.
+     *
+     * @param source host memory of elements of this type, one behind the other, at any address
+     * @param index the first element that is read
+     * @param values takes the floats
+     * @param first the first of them that is written
+     * @param count how many are converted
+     * @throws IllegalArgumentException when this type has no floating-point numbers, see {@link #isFloat}
+     * @throws IllegalStateException when {@code source} is closed
+     * @throws IndexOutOfBoundsException when there are not so many elements or floats
+     */
+    public void toFloats(MemorySegment source, long index, float[] values, int first, int count) {
+        HostMemory.ensureOpen("source", Given.given("source", source));
+        Given.given("values", values);
+        ensureWithin("values", first, count, values.length);
+        ensureElements("source", source, index, count);
+        switch (this) {
+            case BFLOAT16 -> {
+                for (int i = 0; i < count; i++) {
+                    int upper = source.getAtIndex(ValueLayout.JAVA_SHORT_UNALIGNED, index + i);
+                    values[first + i] = Float.intBitsToFloat(upper << Short.SIZE);
+                }
+            }
+            case FLOAT16 -> {
+                for (int i = 0; i < count; i++) {
+                    values[first + i] =
+                            Float.float16ToFloat(source.getAtIndex(ValueLayout.JAVA_SHORT_UNALIGNED, index + i));
+                }
+            }
+            default ->
+                MemorySegment.copy(source, ValueLayout.JAVA_FLOAT_UNALIGNED, index * Float.BYTES, values, first, count);
+        }
+    }
+
+    private void ensureElements(String argument, MemorySegment memory, long index, int count) {
+        if (!isFloat()) {
+            throw new IllegalArgumentException("dtype: expected FLOAT32, FLOAT16 or BFLOAT16, got " + this);
+        }
+        ensureWithin(argument, index, count, memory.byteSize() / byteSize);
+    }
+
+    private static void ensureWithin(String argument, long first, int count, long present) {
+        if (first < 0 || count < 0 || first > present - count) {
+            throw new IndexOutOfBoundsException(argument + ": expected " + count + " elements within " + present
+                    + ", got " + first + " as the first");
+        }
     }
 }

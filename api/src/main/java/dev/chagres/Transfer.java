@@ -10,7 +10,6 @@ import dev.chagres.internal.memory.HostWaits;
 import dev.chagres.internal.memory.Zeros;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
-import java.lang.foreign.ValueLayout;
 import java.lang.reflect.Array;
 import java.util.function.Consumer;
 import java.util.function.IntFunction;
@@ -36,42 +35,14 @@ final class Transfer {
     static void fromFloats(Tensor tensor, MemorySegment stream, float[] values) {
         ElementChecks.ensureFloats(tensor);
         ElementChecks.ensureCount(tensor, Given.given("values", values).length);
-        send(tensor, stream, host -> {
-            switch (tensor.dtype()) {
-                case FLOAT32 -> MemorySegment.copy(values, 0, host, ValueLayout.JAVA_FLOAT, 0, values.length);
-                case BFLOAT16 -> {
-                    for (int i = 0; i < values.length; i++) {
-                        host.setAtIndex(ValueLayout.JAVA_SHORT, i, DType.toBfloat16(values[i]));
-                    }
-                }
-                default -> {
-                    for (int i = 0; i < values.length; i++) {
-                        host.setAtIndex(ValueLayout.JAVA_SHORT, i, Float.floatToFloat16(values[i]));
-                    }
-                }
-            }
-        });
+        send(tensor, stream, host -> tensor.dtype().fromFloats(values, 0, host, 0, values.length));
     }
 
     /** Waits and returns the elements of a tensor of floats. */
     static float[] toFloats(Tensor tensor, MemorySegment stream) {
         ElementChecks.ensureFloats(tensor);
         float[] values = new float[arrayLength(tensor)];
-        receive(tensor, stream, host -> {
-            switch (tensor.dtype()) {
-                case FLOAT32 -> MemorySegment.copy(host, ValueLayout.JAVA_FLOAT, 0, values, 0, values.length);
-                case BFLOAT16 -> {
-                    for (int i = 0; i < values.length; i++) {
-                        values[i] = Float.intBitsToFloat(host.getAtIndex(ValueLayout.JAVA_SHORT, i) << 16);
-                    }
-                }
-                default -> {
-                    for (int i = 0; i < values.length; i++) {
-                        values[i] = Float.float16ToFloat(host.getAtIndex(ValueLayout.JAVA_SHORT, i));
-                    }
-                }
-            }
-        });
+        receive(tensor, stream, host -> tensor.dtype().toFloats(host, 0, values, 0, values.length));
         return values;
     }
 

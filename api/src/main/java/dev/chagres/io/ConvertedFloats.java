@@ -3,7 +3,6 @@ package dev.chagres.io;
 import dev.chagres.DType;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
-import java.lang.foreign.ValueLayout;
 
 /**
  * Reads floating-point numbers of a file and converts them to another type, a few at a time, so that only those take host memory twice.
@@ -24,35 +23,15 @@ final class ConvertedFloats {
         DType own = entry.dtype();
         long first = offset / dtype.byteSize();
         long count = target.byteSize() / dtype.byteSize();
+        float[] values = new float[(int) Math.min(count, AT_A_TIME)];
         try (Arena arena = Arena.ofConfined()) {
-            MemorySegment read = arena.allocate(Math.min(count, AT_A_TIME) * own.byteSize(), Float.BYTES);
+            MemorySegment read = arena.allocate((long) values.length * own.byteSize(), Float.BYTES);
             for (long done = 0; done < count; done += AT_A_TIME) {
                 int numbers = (int) Math.min(count - done, AT_A_TIME);
                 entry.copyTo((first + done) * own.byteSize(), read.asSlice(0, (long) numbers * own.byteSize()));
-                MemorySegment converted = target.asSlice(done * dtype.byteSize(), (long) numbers * dtype.byteSize());
-                convert(read, own, converted, dtype, numbers);
+                own.toFloats(read, 0, values, 0, numbers);
+                dtype.fromFloats(values, 0, target, done, numbers);
             }
         }
-    }
-
-    private static void convert(MemorySegment read, DType own, MemorySegment converted, DType dtype, int numbers) {
-        for (int i = 0; i < numbers; i++) {
-            float value = number(read, own, i);
-            switch (dtype) {
-                case BFLOAT16 -> converted.setAtIndex(ValueLayout.JAVA_SHORT_UNALIGNED, i, DType.toBfloat16(value));
-                case FLOAT16 -> converted.setAtIndex(ValueLayout.JAVA_SHORT_UNALIGNED, i, Float.floatToFloat16(value));
-                default -> converted.setAtIndex(ValueLayout.JAVA_FLOAT_UNALIGNED, i, value);
-            }
-        }
-    }
-
-    /** Returns number {@code index} of {@code memory}; {@code dtype}: FLOAT32, BFLOAT16 or FLOAT16. */
-    static float number(MemorySegment memory, DType dtype, long index) {
-        return switch (dtype) {
-            case BFLOAT16 ->
-                Float.intBitsToFloat(memory.getAtIndex(ValueLayout.JAVA_SHORT_UNALIGNED, index) << Short.SIZE);
-            case FLOAT16 -> Float.float16ToFloat(memory.getAtIndex(ValueLayout.JAVA_SHORT_UNALIGNED, index));
-            default -> memory.getAtIndex(ValueLayout.JAVA_FLOAT_UNALIGNED, index);
-        };
     }
 }

@@ -19,6 +19,9 @@ import java.lang.foreign.ValueLayout;
  * <p>Threading: the device's thread.
  */
 final class DequantizedWeight implements TensorSource {
+    /** Numbers that are converted at a time. */
+    private static final int AT_A_TIME = 1 << 12;
+
     private final TensorSpec spec;
     private final Tensor data;
     private final Scaling scaling;
@@ -82,13 +85,14 @@ final class DequantizedWeight implements TensorSource {
             MemorySegment bytes = arena.allocate(count);
             one.view(data, first, count).copyTo(stream, bytes);
             stream.synchronize();
-            for (long i = 0; i < count; i++) {
-                float value = values[bytes.get(ValueLayout.JAVA_BYTE, i) & 255] * inverse(first + i);
-                if (spec.dtype() == DType.BFLOAT16) {
-                    target.setAtIndex(ValueLayout.JAVA_SHORT_UNALIGNED, i, DType.toBfloat16(value));
-                } else {
-                    target.setAtIndex(ValueLayout.JAVA_SHORT_UNALIGNED, i, Float.floatToFloat16(value));
+            float[] weights = new float[(int) Math.min(count, AT_A_TIME)];
+            for (long done = 0; done < count; done += AT_A_TIME) {
+                int numbers = (int) Math.min(count - done, AT_A_TIME);
+                for (int i = 0; i < numbers; i++) {
+                    long element = done + i;
+                    weights[i] = values[bytes.get(ValueLayout.JAVA_BYTE, element) & 255] * inverse(first + element);
                 }
+                spec.dtype().fromFloats(weights, 0, target, done, numbers);
             }
         }
     }

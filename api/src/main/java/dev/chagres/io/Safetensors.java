@@ -29,6 +29,9 @@ import org.jspecify.annotations.Nullable;
  */
 public final class Safetensors {
     private static final long PIECE_BYTES = 16L << 20;
+    /** Elements that are compared with limits at a time. */
+    private static final int CHECKED_AT_A_TIME = 1 << 12;
+
     private static final Shape SCALAR = Shape.of();
 
     private Safetensors() {}
@@ -297,15 +300,19 @@ public final class Safetensors {
             return;
         }
         DType dtype = entry.dtype();
-        int size = dtype.byteSize();
-        for (long i = 0; i < piece.byteSize() / size; i++) {
-            float value = ConvertedFloats.number(piece, dtype, i);
-            if (!may.takes(value)) {
-                throw entry.refused("expected "
-                        + (may == Values.POSITIVE
-                                ? "finite numbers from " + Float.MIN_NORMAL + " on"
-                                : "numbers from 0 on")
-                        + ", got " + value + " at element " + (offset / size + i));
+        long count = piece.byteSize() / dtype.byteSize();
+        float[] values = new float[(int) Math.min(count, CHECKED_AT_A_TIME)];
+        for (long done = 0; done < count; done += CHECKED_AT_A_TIME) {
+            int numbers = (int) Math.min(count - done, CHECKED_AT_A_TIME);
+            dtype.toFloats(piece, done, values, 0, numbers);
+            for (int i = 0; i < numbers; i++) {
+                if (!may.takes(values[i])) {
+                    throw entry.refused("expected "
+                            + (may == Values.POSITIVE
+                                    ? "finite numbers from " + Float.MIN_NORMAL + " on"
+                                    : "numbers from 0 on")
+                            + ", got " + values[i] + " at element " + (offset / dtype.byteSize() + done + i));
+                }
             }
         }
     }

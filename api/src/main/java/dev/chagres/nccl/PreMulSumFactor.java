@@ -41,9 +41,7 @@ final class PreMulSumFactor {
     private static void write(MemorySegment scalar, DType dtype, double factor) {
         switch (dtype) {
             case FLOAT64 -> scalar.set(ValueLayout.JAVA_DOUBLE, 0, factor);
-            case FLOAT32 -> scalar.set(ValueLayout.JAVA_FLOAT, 0, (float) factor);
-            case FLOAT16 -> scalar.set(ValueLayout.JAVA_SHORT, 0, Float.floatToFloat16((float) factor));
-            case BFLOAT16 -> scalar.set(ValueLayout.JAVA_SHORT, 0, DType.toBfloat16((float) factor));
+            case FLOAT32, FLOAT16, BFLOAT16 -> dtype.fromFloats(new float[] {(float) factor}, 0, scalar, 0, 1);
             case INT64 -> scalar.set(ValueLayout.JAVA_LONG, 0, whole(dtype, factor, Long.MIN_VALUE, Long.MAX_VALUE));
             case INT32 ->
                 scalar.set(ValueLayout.JAVA_INT, 0, (int) whole(dtype, factor, Integer.MIN_VALUE, Integer.MAX_VALUE));

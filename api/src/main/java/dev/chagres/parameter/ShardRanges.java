@@ -9,7 +9,6 @@ import dev.chagres.parallel.ParameterSplit;
 import dev.chagres.parameter.ParameterRange.Decay;
 import dev.chagres.parameter.ParameterShard.Part;
 import java.lang.foreign.MemorySegment;
-import java.lang.foreign.ValueLayout;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.Function;
@@ -168,15 +167,7 @@ final class ShardRanges {
                     long element = begin + from + i;
                     values[i] = initializer.value(key, split == null ? element : split.element(element));
                 }
-                if (dtype == DType.FLOAT32) {
-                    MemorySegment.copy(values, 0, target, ValueLayout.JAVA_FLOAT, from * Float.BYTES, drawn);
-                    return;
-                }
-                short[] bits = new short[drawn];
-                for (int i = 0; i < drawn; i++) {
-                    bits[i] = dtype == DType.BFLOAT16 ? DType.toBfloat16(values[i]) : Float.floatToFloat16(values[i]);
-                }
-                MemorySegment.copy(bits, 0, target, ValueLayout.JAVA_SHORT, from * Short.BYTES, drawn);
+                dtype.fromFloats(values, 0, target, from, drawn);
             });
         }
 

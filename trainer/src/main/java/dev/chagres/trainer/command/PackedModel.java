@@ -145,21 +145,7 @@ final class PackedModel implements AutoCloseable {
             if (source == null) {
                 throw new IllegalStateException("No batch was started.");
             }
-            MemorySegment host = source.segment();
-            long first = (long) index * columns;
-            switch (dtype) {
-                case FLOAT32 -> MemorySegment.copy(host, ValueLayout.JAVA_FLOAT, first * Float.BYTES, row, 0, columns);
-                case BFLOAT16 -> {
-                    for (int i = 0; i < columns; i++) {
-                        row[i] = Float.intBitsToFloat(host.getAtIndex(ValueLayout.JAVA_SHORT, first + i) << 16);
-                    }
-                }
-                default -> {
-                    for (int i = 0; i < columns; i++) {
-                        row[i] = Float.float16ToFloat(host.getAtIndex(ValueLayout.JAVA_SHORT, first + i));
-                    }
-                }
-            }
+            dtype.toFloats(source.segment(), (long) index * columns, row, 0, columns);
         }
 
         private static void close(@Nullable HostBuffer buffer) {
