@@ -21,6 +21,8 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: thread-safe.
  */
 final class RecodedState {
+    private static final State.Values SCALES = State.Values.FINITE_NOT_NEGATIVE;
+
     private final SafetensorsEntry codes;
     private final SafetensorsEntry scales;
     private final CodedState state;
@@ -48,11 +50,23 @@ final class RecodedState {
         last = new Block[ranks];
     }
 
-    /** Replaces codes and scales in {@code entries}, unless all blocks are whole ones of the whole, or the shapes are of no such state. */
+    /**
+     * Replaces codes and scales in {@code entries}, unless all blocks are whole ones of the whole, or the shapes are of no such state.
+     *
+     * @throws SafetensorsException when there are scales without codes, whose number tells nothing
+     */
     static void replace(SafetensorsFile file, CodedState state, Map<String, SafetensorsEntry> entries) {
         SafetensorsEntry codes = entries.get(state.codes());
         SafetensorsEntry scales = entries.get(state.scales());
         long count = state.split().whole().count();
+        if (codes == null && scales != null) {
+            throw SafetensorsException.of(
+                    file.path(),
+                    state.codes(),
+                    "expected " + count + " codes of eight bits beside their scales, \"" + state.scales()
+                            + "\", got none",
+                    null);
+        }
         if (codes == null
                 || scales == null
                 || codes.type() != SafetensorsType.U8
@@ -154,8 +168,8 @@ final class RecodedState {
         boolean alike = true;
         float largest = 0;
         for (int i = 0; i < bytes.length; i++) {
-            if (!State.Values.NOT_NEGATIVE.takes(factors[i])) {
-                throw scales.refused("expected numbers from 0 on, got " + factors[i]);
+            if (!SCALES.takes(factors[i])) {
+                throw scales.refused("expected " + SCALES.inWords() + ", got " + factors[i]);
             }
             alike &= factors[i] == factors[0];
             float magnitude = Math.abs(factors[i] * state.kind().number(bytes[i]));

@@ -307,11 +307,8 @@ public final class Safetensors {
             dtype.toFloats(piece, done, values, 0, numbers);
             for (int i = 0; i < numbers; i++) {
                 if (!may.takes(values[i])) {
-                    throw entry.refused("expected "
-                            + (may == Values.POSITIVE
-                                    ? "finite numbers from " + Float.MIN_NORMAL + " on"
-                                    : "numbers from 0 on")
-                            + ", got " + values[i] + " at element " + (offset / dtype.byteSize() + done + i));
+                    throw entry.refused("expected " + may.inWords() + ", got " + values[i] + " at element "
+                            + (offset / dtype.byteSize() + done + i));
                 }
             }
         }

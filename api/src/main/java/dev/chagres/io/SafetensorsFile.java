@@ -130,12 +130,17 @@ public final class SafetensorsFile implements AutoCloseable {
      * For states: opens a file whose states of eight bits are read as their ranks have them, whatever ranks have written it.
      *
      * @param states which tensors are codes and scales, and whose blocks they are to be
-     * @throws SafetensorsException as {@link #open(Path)} does
+     * @throws SafetensorsException as {@link #open(Path)} does, or when there are scales without codes
      */
     public static SafetensorsFile open(Path file, List<CodedState> states) {
         List<CodedState> given = Checks.givenAll("states", states);
         SafetensorsFile opened = open(file);
-        given.forEach(state -> RecodedState.replace(opened, state, opened.byName));
+        try {
+            given.forEach(state -> RecodedState.replace(opened, state, opened.byName));
+        } catch (SafetensorsException e) {
+            opened.close();
+            throw e;
+        }
         return opened;
     }
 

@@ -54,8 +54,10 @@ public record StateVector(String ending, Tensor elements, int width, int block) 
 
     /** Returns the values that elements may have. */
     public State.Values values() {
-        boolean isSquare = ending.equals(SQUARE) && elements.dtype().isFloat();
-        return isSquare || ending.endsWith(SCALES) ? State.Values.NOT_NEGATIVE : State.Values.ANY;
+        if (ending.endsWith(SCALES)) {
+            return State.Values.FINITE_NOT_NEGATIVE;
+        }
+        return ending.equals(SQUARE) && elements.dtype().isFloat() ? State.Values.NOT_NEGATIVE : State.Values.ANY;
     }
 
     /** Returns this with other elements. */

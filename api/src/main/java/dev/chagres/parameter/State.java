@@ -78,7 +78,9 @@ public final class State implements StateOwner {
         /** Finite numbers from {@link Float#MIN_NORMAL} on, such as scales: the reciprocals of smaller ones may be infinite. */
         POSITIVE,
         /** Numbers from 0 on and infinity, such as largest magnitudes. */
-        NOT_NEGATIVE;
+        NOT_NEGATIVE,
+        /** Finite numbers from 0 on, such as scales of codes: infinity times a code of 0 is NaN. */
+        FINITE_NOT_NEGATIVE;
 
         /** Returns whether a tensor may have the element {@code value}. */
         public boolean takes(float value) {
@@ -86,6 +88,17 @@ public final class State implements StateOwner {
                 case ANY -> true;
                 case POSITIVE -> value >= Float.MIN_NORMAL && value < Float.POSITIVE_INFINITY;
                 case NOT_NEGATIVE -> value >= 0;
+                case FINITE_NOT_NEGATIVE -> value >= 0 && value < Float.POSITIVE_INFINITY;
+            };
+        }
+
+        /** Returns which elements a tensor may have, as refusals tell it. */
+        public String inWords() {
+            return switch (this) {
+                case ANY -> "any numbers";
+                case POSITIVE -> "finite numbers from " + Float.MIN_NORMAL + " on";
+                case NOT_NEGATIVE -> "numbers from 0 on";
+                case FINITE_NOT_NEGATIVE -> "finite numbers from 0 on";
             };
         }
     }

@@ -308,6 +308,37 @@ class CodedRunStateTest {
         }
     }
 
+    /** Of scales without codes, and of codes without scales, what is missing is named. */
+    @Test
+    void missingPartsAreNamed() {
+        DevicesNeeded.assume(2);
+        Coded two = new Coded(1, 2, 320, true);
+        Path half = folder.resolve("half");
+        two.run(null, 0, half);
+        Path without = folder.resolve("without");
+        for (String name : List.of("narrow.weight.exp_avg", "narrow.weight.exp_avg_absmax")) {
+            try (SafetensorsFile file = SafetensorsFile.open(half)) {
+                List<TensorSource> sources = file.entries().values().stream()
+                        .filter(entry -> !entry.name().equals(name))
+                        .map(entry -> TensorSource.of(
+                                new TensorSpec(entry.name(), entry.dtype(), entry.shape()), entry.bytes()))
+                        .toList();
+                assertEquals(file.entries().size() - 1, sources.size());
+                SafetensorsWriter.write(without, sources, Map.of());
+            }
+            for (Coded ranks : List.of(two, two.by(1, 1))) {
+                String text = assertThrows(RuntimeException.class, () -> ranks.run(without, 0))
+                        .toString();
+                String expected = name.endsWith("absmax")
+                        ? "missing: \"" + name + "\""
+                        : without + ": tensor \"" + name
+                                + "\": expected 10560 codes of eight bits beside their scales, \"" + name
+                                + "_absmax\", got none";
+                assertTrue(text.contains(expected), text);
+            }
+        }
+    }
+
     /** Of a file of two ranks that is damaged in a way that its checksums do not show, nothing is loaded. */
     @Test
     void wrongScalesAreRefused() {
@@ -319,7 +350,9 @@ class CodedRunStateTest {
         assertPartsAreThoseOfTheWhole(half, "narrow.weight.exp_avg");
         Path wrong = folder.resolve("wrong");
         try (SafetensorsFile file = SafetensorsFile.open(half)) {
-            for (float[] scales : new float[][] {{330, -1}, {330, Float.NaN}, {329, 1}, {0, 1}, {661, 1}}) {
+            for (float[] scales : new float[][] {
+                {330, -1}, {330, Float.NaN}, {330, Float.POSITIVE_INFINITY}, {329, 1}, {0, 1}, {661, 1}
+            }) {
                 float[] all = new float[(int) scales[0]];
                 Arrays.fill(all, 1);
                 if (all.length > 3) {
@@ -341,7 +374,9 @@ class CodedRunStateTest {
                     assertTrue(text.contains(name), text);
                     assertTrue(
                             text.contains(
-                                    fits ? "expected numbers from 0 on, got " + scales[1] : "[" + all.length + "]"),
+                                    fits
+                                            ? "expected finite numbers from 0 on, got " + scales[1]
+                                            : "[" + all.length + "]"),
                             text);
                 }
             }

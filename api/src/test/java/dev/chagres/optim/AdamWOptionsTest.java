@@ -62,7 +62,12 @@ class AdamWOptionsTest {
     }
 
     private static Parameters parameters(DType dtype) {
+        return parameters(dtype, STANDARD);
+    }
+
+    private static Parameters parameters(DType dtype, AdamW.Config config) {
         ModelPlan plan = new ModelPlan();
+        plan.alignParameters(config.alignment());
         plan.group("body").declare("a", Initializer.normal(1), 17, 9);
         plan.group("body").declare("b", Initializer.normal(1), 33);
         plan.group("body").declare("c", Initializer.normal(1), 5, 8);
@@ -321,26 +326,30 @@ class AdamWOptionsTest {
     @ParameterizedTest
     @EnumSource(
             value = DType.class,
-            names = {"FLOAT32", "BFLOAT16"})
-    void aNegativeSquareIsRefusedBeforeAnythingIsLoaded(DType dtype) {
-        try (Parameters parameters = parameters(DType.BFLOAT16);
-                AdamW adam = new AdamW(parameters, STANDARD.withMomentDType(dtype))) {
+            names = {"FLOAT32", "BFLOAT16", "BYTE"})
+    void aNegativeSquareOrScaleIsRefusedBeforeAnythingIsLoaded(DType dtype) {
+        AdamW.Config config = STANDARD.withMomentDType(dtype);
+        try (Parameters parameters = parameters(DType.BFLOAT16, config);
+                AdamW adam = new AdamW(parameters, config)) {
             run(parameters, adam, 0, 3);
-            Tensor square = Objects.requireNonNull(adam.state().tensors().get("body.a.exp_avg_sq"));
+            boolean isCoded = dtype == DType.BYTE;
+            String name = isCoded ? "body.a.exp_avg_sq_absmax" : "body.a.exp_avg_sq";
+            Tensor square = Objects.requireNonNull(adam.state().tensors().get(name));
             Path file = folder.resolve("state");
             Safetensors.save(file, adam.state(), open.stream(), Map.of());
             Safetensors.load(file, adam.state(), open.stream());
             float[] good = open.read(square);
-            for (float wrong : new float[] {-1, Float.NaN}) {
+            float last = isCoded ? Float.POSITIVE_INFINITY : Float.NEGATIVE_INFINITY;
+            for (float wrong : new float[] {-1, Float.NaN, last}) {
                 float[] bad = good.clone();
-                bad[1] = wrong;
+                bad[good.length - 1] = wrong;
                 square.set(open.stream(), bad);
                 Safetensors.save(file, adam.state(), open.stream(), Map.of());
                 square.set(open.stream(), good);
                 assertThrown(
                         SafetensorsException.class,
-                        file + ": tensor \"body.a.exp_avg_sq\": expected numbers from 0 on, got " + wrong
-                                + " at element 1",
+                        file + ": tensor \"" + name + "\": expected " + (isCoded ? "finite " : "")
+                                + "numbers from 0 on, got " + wrong + " at element " + (good.length - 1),
                         () -> Safetensors.load(file, adam.state(), open.stream()));
                 assertArrayEquals(good, open.read(square));
             }
