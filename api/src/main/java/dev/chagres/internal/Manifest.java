@@ -2,8 +2,6 @@ package dev.chagres.internal;
 
 import com.fasterxml.jackson.core.JsonFactory;
 import com.fasterxml.jackson.core.JsonGenerator;
-import com.fasterxml.jackson.core.JsonParser;
-import com.fasterxml.jackson.core.JsonToken;
 import com.fasterxml.jackson.core.StreamReadFeature;
 import com.fasterxml.jackson.core.util.DefaultIndenter;
 import com.fasterxml.jackson.core.util.DefaultPrettyPrinter;
@@ -12,12 +10,9 @@ import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.lang.foreign.MemorySegment;
 import java.nio.charset.StandardCharsets;
-import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import org.jspecify.annotations.Nullable;
 
 /**
  * What the folder of a checkpoint holds: {@code chagres.json}, which is written last. Its last field is a checksum of the file, computed with
@@ -42,12 +37,12 @@ public record Manifest(
     /** The name of the file. */
     public static final String NAME = "chagres.json";
 
-    private static final String FORMAT = "chagres-checkpoint";
-    private static final long VERSION = 1;
+    static final String FORMAT = "chagres-checkpoint";
+    static final long VERSION = 1;
     private static final String SUM = ",\n  \"crc32c\" : \"";
     private static final String END = "\"\n}\n";
     private static final String NONE = "00000000";
-    private static final JsonFactory JSON = JsonFactory.builder()
+    static final JsonFactory JSON = JsonFactory.builder()
             .enable(StreamReadFeature.STRICT_DUPLICATE_DETECTION)
             .build();
 
@@ -83,7 +78,7 @@ public record Manifest(
     public static final class InvalidException extends Exception {
         private static final long serialVersionUID = 1;
 
-        private InvalidException(String text) {
+        InvalidException(String text) {
             super(text);
         }
     }
@@ -169,48 +164,11 @@ public record Manifest(
     /**
      * Reads a manifest.
      *
-     * @throws InvalidException when it is damaged, or was written by a later version
+     * @throws InvalidException when it is damaged, has other fields, or was written by a later version
      */
     public static Manifest of(byte[] file) throws InvalidException {
         ensureUndamaged(file);
-        try (JsonParser json = JSON.createParser(file)) {
-            json.nextToken();
-            Map<?, ?> all = map(value(json));
-            if (!FORMAT.equals(all.get("format"))) {
-                throw new InvalidException("format: expected " + FORMAT + ", got " + all.get("format"));
-            }
-            if (number(all, "version") != VERSION || number(all, "block_bytes") != BlockSums.BLOCK_BYTES) {
-                throw new InvalidException("version: expected " + VERSION + " with blocks of " + BlockSums.BLOCK_BYTES
-                        + " bytes, got " + all.get("version") + " with " + all.get("block_bytes"));
-            }
-            Map<String, String> metadata = new LinkedHashMap<>();
-            map(all.get("metadata")).forEach((key, value) -> metadata.put((String) key, String.valueOf(value)));
-            Map<String, Long> numbers = new LinkedHashMap<>();
-            Map<?, ?> given = map(all.get("numbers"));
-            for (Object key : given.keySet()) {
-                if (!(given.get(key)
-                        instanceof Long bits)) { // A double's may be negative; whoever reads knows the limits.
-                    throw new InvalidException(key + ": expected a whole number, got " + given.get(key));
-                }
-                numbers.put((String) key, bits);
-            }
-            Map<String, Content> files = new LinkedHashMap<>();
-            for (Map.Entry<?, ?> entry : map(all.get("files")).entrySet()) {
-                Map<?, ?> one = map(entry.getValue());
-                files.put(
-                        (String) entry.getKey(),
-                        new Content(number(one, "bytes"), number(one, "head_bytes"), sums(one)));
-            }
-            return new Manifest(
-                    number(all, "step"),
-                    metadata,
-                    numbers,
-                    files,
-                    tensors(map(all.get("tensors")), files),
-                    tensors(map(all.get("beside")), files));
-        } catch (IOException | ClassCastException | NumberFormatException e) {
-            throw new InvalidException("expected the fields of a checkpoint, got others: " + e.getMessage());
-        }
+        return ManifestReader.read(file);
     }
 
     private static void ensureUndamaged(byte[] file) throws InvalidException {
@@ -230,100 +188,5 @@ public record Manifest(
     public static String damaged(String got) {
         return "damaged since it was written: the checksum is " + got + ", which is another than that of the time; take"
                 + " another checkpoint";
-    }
-
-    private static Map<String, Whole> tensors(Map<?, ?> all, Map<String, Content> files) throws InvalidException {
-        Map<String, Whole> tensors = new LinkedHashMap<>();
-        for (Map.Entry<?, ?> entry : all.entrySet()) {
-            Map<?, ?> one = map(entry.getValue());
-            List<Range> ranges = new ArrayList<>();
-            for (Object each : list(one.get("ranges"))) {
-                Map<?, ?> range = map(each);
-                Range read = new Range(
-                        text(range, "tensor"),
-                        number(range, "first"),
-                        text(range, "file"),
-                        number(range, "position"),
-                        number(range, "bytes"),
-                        sums(range));
-                ensureWithin(read, files.get(read.file), String.valueOf(entry.getKey()));
-                ranges.add(read);
-            }
-            long[] shape = list(one.get("shape")).stream()
-                    .mapToLong(size -> (Long) size)
-                    .toArray();
-            tensors.put((String) entry.getKey(), new Whole(text(one, "dtype"), shape, ranges));
-        }
-        return tensors;
-    }
-
-    private static void ensureWithin(Range range, @Nullable Content file, String tensor) throws InvalidException {
-        if (file == null
-                || range.position < file.head
-                || range.bytes < 0
-                || range.position > file.bytes - range.bytes
-                || range.sums.length != BlockSums.count(range.bytes)) {
-            throw new InvalidException(
-                    tensor + ": expected ranges within the bytes of files, a checksum for each block, got others");
-        }
-    }
-
-    private static int[] sums(Map<?, ?> one) throws InvalidException {
-        return list(one.get("crc32c")).stream()
-                .mapToInt(digits -> BlockSums.sum((String) digits))
-                .toArray();
-    }
-
-    private static String text(Map<?, ?> all, String field) throws InvalidException {
-        if (all.get(field) instanceof String text) {
-            return text;
-        }
-        throw new InvalidException(field + ": expected a text, got " + all.get(field));
-    }
-
-    private static long number(Map<?, ?> all, Object field) throws InvalidException {
-        if (all.get(field) instanceof Long number && number >= 0) {
-            return number;
-        }
-        throw new InvalidException(field + ": expected a number from 0 on, got " + all.get(field));
-    }
-
-    private static Map<?, ?> map(@Nullable Object value) throws InvalidException {
-        if (value instanceof Map<?, ?> map) {
-            return map;
-        }
-        throw new InvalidException("expected an object, got " + value);
-    }
-
-    private static List<?> list(@Nullable Object value) throws InvalidException {
-        if (value instanceof List<?> list) {
-            return list;
-        }
-        throw new InvalidException("expected a list, got " + value);
-    }
-
-    private static Object value(JsonParser json) throws IOException {
-        JsonToken token = json.currentToken();
-        if (token == JsonToken.START_OBJECT) {
-            Map<String, Object> object = new LinkedHashMap<>();
-            while (json.nextToken() != JsonToken.END_OBJECT) {
-                String name = json.currentName();
-                json.nextToken();
-                object.put(name, value(json));
-            }
-            return object;
-        }
-        if (token == JsonToken.START_ARRAY) {
-            List<Object> list = new ArrayList<>();
-            while (json.nextToken() != JsonToken.END_ARRAY) {
-                list.add(value(json));
-            }
-            return list;
-        }
-        if (token == JsonToken.VALUE_NUMBER_INT) {
-            return json.getLongValue();
-        }
-        String text = json.getText();
-        return text == null ? "" : text;
     }
 }

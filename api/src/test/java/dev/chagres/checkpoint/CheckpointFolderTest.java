@@ -10,6 +10,7 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.DevicesNeeded;
 import dev.chagres.Shape;
+import dev.chagres.internal.BlockSums;
 import dev.chagres.io.ModelFiles;
 import dev.chagres.io.Safetensors;
 import dev.chagres.io.SafetensorsException;
@@ -27,6 +28,7 @@ import dev.chagres.sharding.FullySharded;
 import dev.chagres.sharding.Strategy;
 import dev.chagres.sharding.ZeroStage;
 import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.lang.foreign.MemorySegment;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
@@ -41,6 +43,8 @@ import java.util.stream.Stream;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 
 /** Checkpoints in the folder of a run: what is published is whole, and what is damaged is noticed. */
 @Tag("L0")
@@ -363,6 +367,56 @@ class CheckpointFolderTest {
                         tensors + ": expected a file that chagres.json names, got none",
                         refusal(() -> state.load(step))));
         assertFalse(Files.exists(run.resolve(".chagres.part")));
+    }
+
+    /** A manifest whose checksum fits, but not its fields: each is named. */
+    @ParameterizedTest
+    @CsvSource(
+            delimiter = '|',
+            value = {
+                "\"step\" : 1 | \"step\" : \"1\" | step: expected a number from 0 to 9223372036854775807, got \"1\"",
+                "\"step\" : 1 | \"step\" : 1.5 | step: expected a number from 0 to 9223372036854775807, got 1.5",
+                "\"step\" : 1 | \"step\" : 98765432109876543210 | step: expected a number from 0 to 9223372036854775807, got"
+                        + " 98765432109876543210",
+                "\"step\" : 1 | \"steps\" : 1 | step: expected a number from 0 to 9223372036854775807, got none",
+                "\"first\" : 0 | \"first\" : 98765432109876543210 | tensors.layer.weight.ranges.0.first: expected a number from 0"
+                        + " to 9223372036854775807, got 98765432109876543210",
+                "\"first\" : 0 | \"first\" : 9223372036854775807 | tensors.layer.weight.ranges.0.first: expected 0, behind the ranges"
+                        + " before, got 9223372036854775807",
+                "\"position\" : | \"position\" : -1, \"p\" : | tensors.layer.weight.ranges.0.position: expected a number from 0 to"
+                        + " 9223372036854775807, got -1",
+                "\"position\" : | \"position\" : 99999999, \"p\" : | tensors.layer.weight.ranges.0: expected bytes within a file of \"files\", a"
+                        + " checksum for each block, got other fields",
+                "\"shape\" : [ | \"shape\" : [ \"one\", | tensors.layer.weight.shape.0: expected a number from 0 to"
+                        + " 9223372036854775807, got \"one\"",
+                "\"shape\" : [ | \"shape\" : 3, \"other\" : [ | tensors.layer.weight.shape: expected a list, got 3",
+                "\"head_bytes\" : | \"head_bytes\" : 99999999, \"h\" : | files.model.safetensors: expected head_bytes within its",
+                "\"crc32c\" : [ \" | \"crc32c\" : [ \"x | files.model.safetensors.crc32c.0: expected eight"
+                        + " hexadecimal digits, got \"x",
+                "\"state-00001 | \"../state-00001 | files: expected plain names, got \"../state-00001-of-00001.safetensors\"",
+                "\"files\" : { | \"files\" : { \"a\" : 7, | files.a: expected an object, got 7",
+                "\"format\" : | \"format\" : \"f\", \"f\" : | format: expected chagres-checkpoint, got \"f\"",
+                "\"step\" : | step | expected JSON, got other text: "
+            })
+    void fieldsOfManifestsAreChecked(String found, String other, String expected) throws IOException {
+        Path run = folder.resolve("run");
+        withState(SEED, state -> {
+            state.save(CheckpointFolder.of(run), 1, Map.of());
+            Path manifest = CheckpointFolder.of(run).step(1).resolve("chagres.json");
+            try {
+                String text = Files.readString(manifest).replaceFirst("\\w{8}\"\\s*}\\s*$", "00000000\"\n}\n");
+                int at = text.indexOf(found);
+                assertTrue(at > 0, text);
+                text = text.substring(0, at) + other + text.substring(at + found.length());
+                byte[] bytes = text.getBytes(StandardCharsets.UTF_8);
+                String sum = BlockSums.digits(BlockSums.of(MemorySegment.ofArray(bytes)));
+                Files.writeString(manifest, text.replaceFirst("00000000\"\n}\n$", sum + "\"\n}\n"));
+            } catch (IOException e) {
+                throw new UncheckedIOException(e);
+            }
+            String told = refusal(() -> state.load(run));
+            assertTrue(told.startsWith(manifest + ": " + expected), told);
+        });
     }
 
     /** Every rank tells what one has met, nothing is published, and ranks can go on. */
