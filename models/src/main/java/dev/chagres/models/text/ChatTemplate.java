@@ -194,7 +194,7 @@ public final class ChatTemplate {
     private static Map<?, ?> fields(Path file) {
         try (JsonParser parser = new JsonFactory().createParser(bytes(file))) {
             parser.nextToken();
-            if (ChatValues.read(parser) instanceof Map<?, ?> fields) {
+            if (ChatValues.read(parser, Integer.MAX_VALUE) instanceof Map<?, ?> fields) {
                 return fields;
             }
         } catch (IOException failure) {

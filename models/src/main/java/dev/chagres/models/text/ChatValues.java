@@ -23,8 +23,8 @@ final class ChatValues {
     /** Most lists and mappings inside each other. */
     static final int DEPTH = 200;
 
-    /** Most values of a message or a tool. */
-    private static final int MEMBERS = 1 << 20;
+    /** Most values of a message or a tool, and of all of a line. */
+    static final int MEMBERS = 1 << 20;
 
     private static final Set<String> TEXTS =
             Set.of("role", "name", "tool_call_id", "reasoning_content", "reasoning", "thinking");
@@ -36,22 +36,33 @@ final class ChatValues {
 
     private ChatValues() {}
 
-    /** Reads the value at which the parser stands. */
-    static @Nullable Object read(JsonParser parser) throws IOException {
+    /**
+     * Reads the value at which the parser stands.
+     *
+     * @throws IllegalArgumentException when it and those inside it are more than {@code most}
+     */
+    static @Nullable Object read(JsonParser parser, int most) throws IOException {
+        return read(parser, most, new int[1]);
+    }
+
+    private static @Nullable Object read(JsonParser parser, int most, int[] members) throws IOException {
+        if (++members[0] > most) {
+            throw new IllegalArgumentException("expected up to " + most + " values, got more");
+        }
         return switch (parser.currentToken()) {
             case START_OBJECT -> {
                 Map<String, @Nullable Object> fields = new LinkedHashMap<>();
                 while (parser.nextToken() != JsonToken.END_OBJECT) {
                     String name = parser.currentName();
                     parser.nextToken();
-                    fields.put(name, read(parser));
+                    fields.put(name, read(parser, most, members));
                 }
                 yield fields;
             }
             case START_ARRAY -> {
                 List<@Nullable Object> all = new ArrayList<>();
                 while (parser.nextToken() != JsonToken.END_ARRAY) {
-                    all.add(read(parser));
+                    all.add(read(parser, most, members));
                 }
                 yield all;
             }

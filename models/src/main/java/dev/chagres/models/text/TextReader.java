@@ -302,8 +302,8 @@ abstract class TextReader implements AutoCloseable {
                         case "prompt" -> prompt = string(parser);
                         case "completion" -> completion = string(parser);
                         case "messages" ->
-                            messages = made("messages", ChatValues.read(parser), ChatTemplate.Message::new);
-                        case "tools" -> tools = tools(ChatValues.read(parser));
+                            messages = made("messages", value("messages", parser, json), ChatTemplate.Message::new);
+                        case "tools" -> tools = tools(value("tools", parser, json));
                         default -> parser.skipChildren();
                     }
                 }
@@ -326,6 +326,23 @@ abstract class TextReader implements AutoCloseable {
             return new Text(file(), number, "", "", messages, tools);
         }
 
+        /** Reads what takes a multiple of its text in memory, of a text that is no longer than a template may write. */
+        private @Nullable Object value(String field, JsonParser parser, String json) throws IOException {
+            if (json.length() > JinjaLimits.TEXT) {
+                throw new TextException(
+                        file(),
+                        number,
+                        field + ": expected a line of up to " + JinjaLimits.TEXT + " characters, got " + json.length()
+                                + "; divide the chat",
+                        null);
+            }
+            try {
+                return ChatValues.read(parser, ChatValues.MEMBERS);
+            } catch (IllegalArgumentException refused) {
+                throw new TextException(file(), number, field + ": " + refused.getMessage(), refused);
+            }
+        }
+
         private TextException notJson(String where, IOException failure) {
             String text = failure instanceof JacksonException parsed
                     ? parsed.getOriginalMessage() + " at column "
@@ -340,7 +357,7 @@ abstract class TextReader implements AutoCloseable {
             if (value instanceof String text) {
                 try (JsonParser parser = JSON.createParser(text)) {
                     parser.nextToken();
-                    list = ChatValues.read(parser);
+                    list = value("tools", parser, text);
                     if (parser.nextToken() != null) {
                         throw new TextException(file(), number, "tools: expected one list, got more behind it", null);
                     }

@@ -170,6 +170,12 @@ class TextStreamsTest {
         }
         Files.writeString(file, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}");
         assertTrue(refusal(file).contains(": expected a template for messages, got none"), () -> refusal(file));
+        Files.writeString(file, "{\"tools\": [" + "0,".repeat(1 << 20) + "0]}");
+        assertEquals(file + ":1: tools: expected up to 1048576 values, got more", refusal(file));
+        Files.writeString(file, "{\"messages\": [{\"role\": \"" + "x".repeat(1 << 25) + "\"}]}");
+        assertEquals(
+                file + ":1: messages: expected a line of up to 33554432 characters, got 33554460; divide the chat",
+                refusal(file));
         Files.writeString(file, "\ufeff{\"text\": \"marked\"}\r\n\r\n");
         assertEquals(List.of("marked"), once(file));
         assertTrue(refusal(folder).startsWith(folder + ": could not be read: it is a directory"));
