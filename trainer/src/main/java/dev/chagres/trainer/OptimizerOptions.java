@@ -107,7 +107,7 @@ final class OptimizerOptions {
 
     @Option(
             names = "--offload",
-            split = ",",
+            split = EnumOption.LIST,
             converter = OfOffload.class,
             paramLabel = "optimizer,activations",
             description =

@@ -22,6 +22,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -227,5 +228,14 @@ class TextTrainTest {
         }
         assertEquals(1, run("--text=" + parent.resolve("none.txt"), "--steps=1"));
         assertTrue(err.contains("none.txt: could not be read: "), err);
+        for (String[] options : new String[][] {{"--text=/dev/null"}, {"--text=" + pairs, "--eval-text=/dev/null"}}) {
+            String[] all = Arrays.copyOf(options, options.length + 1);
+            all[options.length] = "--steps=1";
+            assertEquals(1, run(all));
+            String text =
+                    "train: /dev/null: expected a text of two tokens or more, got none and 1 with nothing to learn";
+            assertTrue(err.startsWith(text), err);
+            assertEquals(1, err.lines().count());
+        }
     }
 }

@@ -83,8 +83,7 @@ public final class TextSequences implements TokenSequences {
      *
      * @param files text files, files of JSON Lines and of Parquet
      * @param tokenizer stays the caller's, and is not used later
-     * @throws TextException when a file cannot be read, or a line is not what it should be
-     * @throws IllegalArgumentException when no file has a text of two tokens or more
+     * @throws TextException when a file cannot be read, a line is not what it should be, or no file has a text of two tokens or more
      */
     public static TextSequences read(List<Path> files, Tokenizer tokenizer, TextConfig config) {
         var sequences = new TextSequences(files, tokenizer, config, Passes.ENDLESS, WHOLE);
@@ -147,9 +146,13 @@ public final class TextSequences implements TokenSequences {
         addAll(read);
         found |= texts.count() > 0;
         if (!found && reader == null && nextFile == files.size()) {
-            throw new IllegalArgumentException("files: expected a text of two tokens or more, got none in " + files
-                    + ", and " + texts.leftOut()
-                    + " with nothing to learn: with fewer, or without a completion or an answer of the assistant");
+            throw new TextException(
+                    files.getFirst(),
+                    "expected a text of two tokens or more, got none "
+                            + (files.size() > 1 ? "there and in " + (files.size() - 1) + " more, " : "")
+                            + "and " + texts.leftOut()
+                            + " with nothing to learn: with fewer, or without a completion or an answer of the assistant",
+                    null);
         }
         next = texts.count();
     }
@@ -336,8 +339,7 @@ public final class TextSequences implements TokenSequences {
     /**
      * {@inheritDoc}
      *
-     * @throws TextException when a file cannot be read, or a line is not what it should be
-     * @throws IllegalArgumentException when no file has a text of two tokens or more
+     * @throws TextException when a file cannot be read, a line is not what it should be, or no file has a text of two tokens or more
      */
     @Override
     public boolean advance() {

@@ -271,15 +271,16 @@ class TextSequencesTest {
         Path none = folder.resolve("none.txt");
         assertEquals(none + ": could not be read", refusal(none).substring(0, (none + ": could not be read").length()));
         Path empty = file("empty.txt");
-        String text = assertThrows(
-                        IllegalArgumentException.class,
-                        () -> TextSequences.read(List.of(empty), tokenizer, TextConfig.of(8)))
-                .getMessage();
-        assertEquals(
-                "files: expected a text of two tokens or more, got none in [" + empty
-                        + "], and 1 with nothing to learn:"
-                        + " with fewer, or without a completion or an answer of the assistant",
-                text);
+        for (List<Path> files : List.of(List.of(empty), List.of(empty, empty))) {
+            String text = assertThrows(
+                            TextException.class, () -> TextSequences.read(files, tokenizer, TextConfig.of(8)))
+                    .getMessage();
+            assertEquals(
+                    empty + ": expected a text of two tokens or more, got none "
+                            + (files.size() > 1 ? "there and in 1 more, and 2" : "and 1")
+                            + " with nothing to learn: with fewer, or without a completion or an answer of the assistant",
+                    text);
+        }
         assertEquals(
                 "context: expected at least 2 tokens, got 1",
                 assertThrows(IllegalArgumentException.class, () -> TextConfig.of(1))

@@ -16,6 +16,9 @@ import picocli.CommandLine.TypeConversionException;
  * @param <E> the type whose constants are the words
  */
 public abstract class EnumOption<E extends Enum<E>> implements ITypeConverter<E> {
+    /** Divides a list of words at its commas, except behind the last: picocli would leave out the empty word there. */
+    public static final String LIST = ",(?!$)";
+
     private final E[] constants;
 
     /** Takes the constants of {@code type}. */

@@ -108,7 +108,7 @@ public final class Plan implements Callable<Integer> {
 
     @Option(
             names = "--optimizer",
-            split = ",",
+            split = EnumOption.LIST,
             converter = OfUpdates.class,
             paramLabel = "NAME,…",
             description =
@@ -229,9 +229,6 @@ public final class Plan implements Callable<Integer> {
             throw new IllegalArgumentException("--memory: expected a finite number of GiB above 0, got " + memory);
         }
         atLeastOne("--measure", measure == null ? 1 : measure);
-        if (optimizers.isEmpty()) {
-            throw new IllegalArgumentException("--optimizer: expected a name or more, got none");
-        }
         for (Choice.Updates one : optimizers) {
             if (Collections.frequency(optimizers, one) > 1) {
                 throw new IllegalArgumentException("--optimizer: expected each name once, got " + one + " again");
@@ -273,8 +270,8 @@ public final class Plan implements Callable<Integer> {
         } catch (NumberFormatException e) {
             // told below
         }
-        throw new IllegalArgumentException(
-                "--interconnect: expected nvlink, pcie or GB/s above 0, got " + ForeignText.plain(interconnect));
+        throw new IllegalArgumentException("--interconnect: expected nvlink, pcie or GB/s above 0, got "
+                + (interconnect.isBlank() ? "nothing" : ForeignText.plain(interconnect)));
     }
 
     private int tell(Choice.Steps steps) {

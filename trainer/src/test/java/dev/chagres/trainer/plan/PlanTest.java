@@ -371,12 +371,15 @@ class PlanTest {
                     "--measure-one",
                     other);
         }
-        assertWrong(
-                "--interconnect: expected nvlink, pcie or GB/s above 0, got rope",
-                "--model",
-                "8M",
-                "--interconnect",
-                "rope");
+        for (String other : List.of("rope", "")) {
+            assertWrong(
+                    "--interconnect: expected nvlink, pcie or GB/s above 0, got "
+                            + (other.isEmpty() ? "nothing" : other) + " (plan",
+                    "--model",
+                    "8M",
+                    "--interconnect",
+                    other);
+        }
         assertWrong("--tokens-per-step: expected a multiple of 16", "--model", "8M", "--tokens-per-step", "2001");
         for (String gpus : List.of("134217728", "1073741824", "2147483647")) {
             assertWrong(
@@ -386,17 +389,17 @@ class PlanTest {
                     "--gpus",
                     gpus);
         }
-        assertWrong("--optimizer: expected a name or more, got none", "--model", "8M", "--optimizer", ",");
         assertWrong(
                 "--optimizer: expected each name once, got lion again",
                 "--model",
                 "8M",
                 "--optimizer",
                 "lion,adamw,lion");
-        for (String empty : List.of("", "adamw,,lion")) {
+        for (String empty : List.of("", "adamw,,lion", ",lion", "adamw,", ",")) {
             assertWrong(
                     "Invalid value for option '--optimizer' (NAME,…): expected one of adamw, adamw-offloaded, adamw8bit,"
-                            + " lion, lion8bit, sgd, adafactor, muon, schedule-free, got nothing (",
+                            + " lion, lion8bit, sgd, adafactor, muon, schedule-free, got "
+                            + (empty.equals("adamw,") ? empty : empty.equals(",") ? "," : "nothing") + " (",
                     "--model",
                     "8M",
                     "--optimizer",
