@@ -49,7 +49,7 @@ record SavedRun(
 
     static final long MOST_TAKEN_AHEAD = (1L << SequencePacker.LOOK_AHEAD) - 1;
 
-    private static final String PROGRAM = "chagres train";
+    static final String PROGRAM = "chagres train";
     private static final String RECIPE = "recipe";
     /** The key of the value of {@code --optimizer}, which files of earlier versions do not have. */
     static final String OPTIMIZER = "optimizer";

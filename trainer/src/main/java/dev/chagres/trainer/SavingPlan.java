@@ -3,9 +3,12 @@ package dev.chagres.trainer;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.checkpoint.Retention;
+import dev.chagres.io.SafetensorsException;
+import dev.chagres.io.SafetensorsFile;
 import dev.chagres.trainer.callback.Checkpoints;
 import dev.chagres.trainer.command.EnumOption;
 import dev.chagres.trainer.command.FileChecks;
+import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -319,6 +322,7 @@ record SavingPlan(
                 throw new IllegalArgumentException("--save-every: expected a time of at least 1s, got none");
             }
             FileChecks.requireName("--save", save());
+            checkReplaced();
             FileChecks.requireName("--resume", resume);
             if (every.number != 0 && save == null) {
                 throw new IllegalArgumentException(
@@ -351,6 +355,32 @@ record SavingPlan(
                 throw new IllegalArgumentException(
                         "--resume-with-other-data: expected --resume or --resume-saved beside it, got none");
             }
+        }
+
+        /** A state may replace one, and an empty file, but nothing else, which somebody else has written. */
+        private void checkReplaced() {
+            Path target = save();
+            if (target == null || isFolder() || !Files.isRegularFile(target)) {
+                return;
+            }
+            String got;
+            try {
+                if (Files.size(target) == 0) {
+                    return;
+                }
+                try (SafetensorsFile file = SafetensorsFile.open(target)) {
+                    String program = file.metadata().get("program");
+                    if (SavedRun.PROGRAM.equals(program)) {
+                        return;
+                    }
+                    got = "safetensors " + (program == null ? "without its mark" : "of " + ForeignText.quoted(program));
+                }
+            } catch (IOException | SafetensorsException e) {
+                got = "one that cannot be read as such";
+            }
+            throw new IllegalArgumentException("--save: " + ForeignText.plain(target)
+                    + ": expected a new name, or a file that --save has written and a new one may replace, got " + got
+                    + "; name another one, or remove it");
         }
 
         private void checkBuffer() {

@@ -5,6 +5,7 @@ import static java.lang.foreign.ValueLayout.JAVA_LONG_UNALIGNED;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNotEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.fasterxml.jackson.jr.ob.JSON;
@@ -217,6 +218,36 @@ class SaveAndResumeTest {
         assertEquals(1, run("--steps=2", run));
         assertEquals(
                 "train: --save: " + folder.resolve("run") + ": expected a folder or a new name, got a file", told());
+    }
+
+    /** A state replaces an empty file and an older state, and no file of anybody else. */
+    @Test
+    void filesOfOthersAreNotReplaced() throws IOException {
+        Path state = Files.createFile(folder.resolve("state"));
+        train("--steps=2", "--save=" + state);
+        byte[] older = Files.readAllBytes(state);
+        train("--steps=3", "--save=" + state);
+        assertNotEquals(-1, Arrays.mismatch(older, Files.readAllBytes(state)));
+        Path notes = Files.writeString(folder.resolve("notes"), "of somebody else");
+        Path weights = folder.resolve("weights");
+        SafetensorsWriter.write(weights, List.of(), Map.of());
+        Path theirs = folder.resolve("theirs");
+        SafetensorsWriter.write(theirs, List.of(), Map.of("program", "theirs"));
+        for (var got : Map.of(
+                        notes, "one that cannot be read as such",
+                        weights, "safetensors without its mark",
+                        theirs, "safetensors of \"theirs\"")
+                .entrySet()) {
+            byte[] before = Files.readAllBytes(got.getKey());
+            assertRefused(
+                    2,
+                    "train: --save: " + got.getKey()
+                            + ": expected a new name, or a file that --save has written and a new one may replace, got "
+                            + got.getValue() + "; name another one, or remove it (",
+                    "--steps=2",
+                    "--save=" + got.getKey());
+            assertArrayEquals(before, Files.readAllBytes(got.getKey()));
+        }
     }
 
     private static double loss(Map<String, Object> step) {
