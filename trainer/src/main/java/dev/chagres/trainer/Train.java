@@ -10,6 +10,7 @@ import dev.chagres.models.huggingface.CheckpointException;
 import dev.chagres.models.text.TextException;
 import dev.chagres.trainer.command.BuildVersion;
 import dev.chagres.trainer.command.CommandStart;
+import dev.chagres.trainer.command.Interruption;
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
 import java.io.OutputStream;
@@ -19,9 +20,6 @@ import java.nio.charset.Charset;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.concurrent.Callable;
-import java.util.concurrent.CountDownLatch;
-import java.util.concurrent.TimeUnit;
-import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Mixin;
 import picocli.CommandLine.Model.CommandSpec;
@@ -138,7 +136,7 @@ public final class Train implements Callable<Integer> {
         } catch (IllegalArgumentException e) {
             throw new ParameterException(spec.commandLine(), String.valueOf(e.getMessage()), e);
         }
-        var interruption = new Interruption(err);
+        var interruption = new Interruption("train", err);
         interruption.arm();
         try {
             train(interruption);
@@ -205,74 +203,6 @@ public final class Train implements Callable<Integer> {
                 session.train();
             } finally {
                 session.release();
-            }
-        }
-    }
-
-    /**
-     * What happens on Ctrl-C: the JVM begins to end, but waits until the run has finished its step and written everything.
-     *
-     * <p>It is a shutdown hook, so SIGTERM and a closed terminal work as Ctrl-C does, and the JVM sets the exit status: 128 plus
-     * the signal's number.
-     *
-     * <p>Threading: thread-safe.
-     */
-    private static final class Interruption {
-        private static final long PATIENCE_SECONDS = 120;
-
-        private final PrintStream err;
-        private final CountDownLatch ended = new CountDownLatch(1);
-        private final Thread hook = new Thread(this::interrupt, "ctrl-c");
-        private boolean interrupted;
-        private @Nullable Runnable action;
-
-        /**
-         * Prepares; {@link #arm} begins to listen.
-         *
-         * @param err gets a line when the run does not end
-         */
-        Interruption(PrintStream err) {
-            this.err = err;
-        }
-
-        /** Begins to listen. */
-        void arm() {
-            Runtime.getRuntime().addShutdownHook(hook);
-        }
-
-        /** Says what ends the run; it runs at once when Ctrl-C came already. */
-        synchronized void onInterrupt(Runnable stop) {
-            action = stop;
-            if (interrupted) {
-                stop.run();
-            }
-        }
-
-        /** Tells that the run is over and everything is written; a waiting JVM ends now. */
-        void disarm() {
-            ended.countDown();
-            try {
-                Runtime.getRuntime().removeShutdownHook(hook);
-            } catch (IllegalStateException e) {
-                // The JVM is ending already: this is the case the hook is for.
-            }
-        }
-
-        /** Runs in the JVM's hook thread. */
-        void interrupt() {
-            synchronized (this) {
-                interrupted = true;
-                if (action != null) {
-                    action.run();
-                }
-            }
-            try {
-                if (!ended.await(PATIENCE_SECONDS, TimeUnit.SECONDS)) {
-                    err.println(
-                            "train: the step under way did not end within " + PATIENCE_SECONDS + " s; giving up on it");
-                }
-            } catch (InterruptedException e) {
-                Thread.currentThread().interrupt();
             }
         }
     }

@@ -1,11 +1,11 @@
 package dev.chagres.trainer.finetune;
 
-import dev.chagres.trainer.Callback;
 import dev.chagres.trainer.TrainingRun;
 import dev.chagres.trainer.callback.EarlyStopping;
 import dev.chagres.trainer.callback.Evaluation;
 import java.io.PrintStream;
 import java.nio.file.Path;
+import java.util.HashMap;
 import java.util.Locale;
 import java.util.Map;
 import java.util.function.ToDoubleFunction;
@@ -16,7 +16,9 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: confined to the thread that trains.
  */
-final class BestModel implements Callback {
+final class BestModel implements TuningRun.Keeper {
+    private static final String BEST = "finetune.best";
+
     private final Path file;
     private final EarlyStopping stopping;
     private final @Nullable Predictions predictions;
@@ -61,9 +63,23 @@ final class BestModel implements Callback {
         stopping.reason().ifPresent(reason -> out.println("ends: " + reason));
     }
 
-    /** Returns the best evaluation's text; null before the first that has a number. */
-    @Nullable
-    String best() {
+    @Override
+    public Map<String, String> texts() {
+        Map<String, String> all = new HashMap<>(stopping.texts());
+        if (bestText != null) {
+            all.put(BEST, bestText);
+        }
+        return all;
+    }
+
+    @Override
+    public void onResume(Map<String, String> texts) {
+        stopping.onResume(texts);
+        bestText = texts.get(BEST);
+    }
+
+    @Override
+    public @Nullable String told() {
         return bestText;
     }
 }

@@ -5,6 +5,7 @@ import dev.chagres.models.huggingface.Models;
 import dev.chagres.parameter.LoraConfig;
 import dev.chagres.trainer.TrainingException;
 import dev.chagres.trainer.command.CommandStart;
+import dev.chagres.trainer.command.Interruption;
 import java.io.PrintStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -21,7 +22,8 @@ import picocli.CommandLine.Spec;
  * Fine-tunes a model in a folder of transformers as a whole, in part, or by low-rank adapters: an ESM-2 on labelled sequences, classes or a
  * number of each, or classes of their residues; a decoder on text. Saves the best evaluated state as a folder that transformers or PEFT opens.
  *
- * <p>Exit statuses: 0 done; 1 the data, a file or the machine failed, told in one line; 2 the options are wrong.
+ * <p>Exit statuses: 0 done; 1 the data, a file or the machine failed, told in one line; 2 the options are wrong; 130 ended by Ctrl-C (143 by
+ * SIGTERM). The best state so far is saved, however the run ends.
  *
  * <p>Threading: one thread at a time.
  */
@@ -35,7 +37,8 @@ import picocli.CommandLine.Spec;
             "Proteins: --task, --train, --eval. CSV with the columns sequence and label, or FASTA and a file with a label a line.",
             "Of tokens a label has a letter for each residue; of multi-label, semicolons between classes.",
             "Text: --text, and --eval-text if the best state is to be saved instead of the last.",
-            "Exit status: 0 done, 1 failed, 2 wrong options."
+            "However the run ends, by Ctrl-C or an error too, the best state so far is saved. Until then it is FOLDER.best.safetensors.",
+            "Exit status: 0 done, 1 failed, 2 wrong options, 130 Ctrl-C."
         })
 public final class FineTune implements Callable<Integer> {
     private static final int DONE = 0;
@@ -43,6 +46,7 @@ public final class FineTune implements Callable<Integer> {
 
     private final PrintStream out;
     private final PrintStream err;
+    private final Interruption interruption;
 
     @Option(
             names = "--model",
@@ -57,6 +61,13 @@ public final class FineTune implements Callable<Integer> {
             paramLabel = "FOLDER",
             description = "a new folder: of transformers, with --lora of PEFT")
     private Path save = Path.of("");
+
+    @Option(
+            names = "--resume-saved",
+            description =
+                    "go on from the best state of a run of the same --save and data that was killed, if there is one; Ctrl-C"
+                            + " keeps that state, too, instead of writing the folder")
+    private boolean resumeSaved;
 
     @Option(
             names = "--lora",
@@ -80,9 +91,10 @@ public final class FineTune implements Callable<Integer> {
     @Spec
     private CommandSpec spec = CommandSpec.create();
 
-    FineTune(PrintStream out, PrintStream err) {
+    FineTune(PrintStream out, PrintStream err, Interruption interruption) {
         this.out = out;
         this.err = err;
+        this.interruption = interruption;
     }
 
     /** Runs the command and ends the process with its exit status. */
@@ -92,11 +104,17 @@ public final class FineTune implements Callable<Integer> {
 
     /** Runs the command and returns its exit status. */
     static int run(PrintStream out, PrintStream err, String... arguments) {
-        return CommandStart.of(new FineTune(out, err), out, err, arguments);
+        return run(new Interruption("finetune", err), out, err, arguments);
+    }
+
+    /** Runs the command, which {@code interruption} ends, and returns its exit status. */
+    static int run(Interruption interruption, PrintStream out, PrintStream err, String... arguments) {
+        return CommandStart.of(new FineTune(out, err, interruption), out, err, arguments);
     }
 
     @Override
     public Integer call() throws InterruptedException {
+        interruption.arm();
         try {
             fineTune();
             return DONE;
@@ -105,6 +123,8 @@ public final class FineTune implements Callable<Integer> {
         } catch (TrainingException | DataException e) {
             err.println("finetune: " + ForeignText.lines(String.valueOf(e.getMessage())));
             return FAILED;
+        } finally {
+            interruption.disarm();
         }
     }
 
@@ -129,9 +149,7 @@ public final class FineTune implements Callable<Integer> {
             proteins.check(lora);
             tuned = proteins.tuned(model, lora, options);
         }
-        try (var run = new TuningRun(tuned, options, out)) {
-            run.train();
-            run.write(save);
-        }
+        new TuningRun(tuned, options, save, interruption, out)
+                .train(resumeSaved ? TuningRun.Earlier.RESUMED : TuningRun.Earlier.REFUSED);
     }
 }

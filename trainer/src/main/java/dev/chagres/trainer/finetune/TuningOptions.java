@@ -3,12 +3,15 @@ package dev.chagres.trainer.finetune;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.BatchLayout;
 import dev.chagres.batch.BatchShape;
+import dev.chagres.batch.MicroBatch;
 import dev.chagres.batch.SequencePacker;
 import dev.chagres.batch.TokenSequences;
 import dev.chagres.trainer.command.EnumOption;
+import java.nio.ByteBuffer;
 import java.util.List;
 import java.util.Set;
 import java.util.stream.Collectors;
+import java.util.zip.CRC32C;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Option;
 
@@ -127,16 +130,40 @@ final class TuningOptions {
         return Math.ceilDiv(count, MULTIPLE) * MULTIPLE;
     }
 
-    /** Packs the data once, and returns how many steps that is. */
-    static int steps(TokenSequences data, BatchShape shape) {
+    /**
+     * What is learned, packed once.
+     *
+     * @param checksum of all tokens and labels in their order
+     */
+    record Packed(int steps, long checksum) {
+        @Override
+        public String toString() {
+            return String.format("%d steps of checksum %08x", steps, checksum);
+        }
+    }
+
+    /** Packs the data once. */
+    static Packed packed(TokenSequences data, BatchShape shape) {
         int steps = 0;
+        var checksum = new CRC32C();
         Batch batch = new Batch(shape);
         try (TokenSequences all = data;
                 var packer = new SequencePacker(shape, all)) {
             while (packer.fill(batch)) {
                 steps++;
+                for (int i = 0; i < batch.microBatches(); i++) {
+                    MicroBatch micro = batch.microBatch(i);
+                    add(checksum, micro.ids(), micro.paddedTokens());
+                    add(checksum, micro.labels(), micro.paddedTokens());
+                }
             }
         }
-        return steps;
+        return new Packed(steps, checksum.getValue());
+    }
+
+    private static void add(CRC32C checksum, int[] numbers, int count) {
+        ByteBuffer bytes = ByteBuffer.allocate(count * Integer.BYTES);
+        bytes.asIntBuffer().put(numbers, 0, count);
+        checksum.update(bytes);
     }
 }

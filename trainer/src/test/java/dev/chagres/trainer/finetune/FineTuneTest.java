@@ -21,6 +21,7 @@ import dev.chagres.parameter.LoraConfig;
 import dev.chagres.trainer.Callback;
 import dev.chagres.trainer.Trainer;
 import dev.chagres.trainer.callback.Evaluation;
+import dev.chagres.trainer.command.Interruption;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.PrintStream;
@@ -63,6 +64,10 @@ class FineTuneTest {
     }
 
     private int tune(String task, String save, String... further) {
+        return run(options(task, save, further));
+    }
+
+    private String[] options(String task, String save, String... further) {
         List<String> all = new ArrayList<>(List.of(
                 "--model",
                 MODEL.toString(),
@@ -77,7 +82,7 @@ class FineTuneTest {
                 "--tokens-per-step",
                 "512"));
         all.addAll(List.of(further));
-        return run(all.toArray(String[]::new));
+        return all.toArray(String[]::new);
     }
 
     /** Of a label most residues are a letter of its own. */
@@ -167,6 +172,84 @@ class FineTuneTest {
             }
             assertTrue(learned);
         }
+    }
+
+    /** Ctrl-C when the first evaluation has been told: the run ends, and what was best is there. */
+    @Test
+    void writesTheBestStateWhenItIsInterrupted() throws IOException {
+        writeBoth();
+        assertEquals(0, interrupted("stopped"), err);
+        assertTrue(
+                Pattern.compile("(?s)step \\d+: .*, best so far\nsaved: step \\d+: .*")
+                        .matcher(out)
+                        .find(),
+                out);
+        assertEquals(List.of("membrane", "nuc,leus", "x"), Esm2Checkpoint.labels(folder.resolve("stopped")));
+        assertTrue(Files.notExists(folder.resolve("stopped.best.safetensors")));
+    }
+
+    /** What is kept has the same steps before it as a run that nothing ends, and the same bytes in the end. */
+    @Test
+    void goesOnFromWhatAnInterruptedRunHasKept() throws IOException {
+        writeBoth();
+        assertEquals(0, tune("classification", "whole", "--epochs", "5"), err);
+        String whole = out;
+        Path kept = folder.resolve("parts.best.safetensors");
+        assertEquals(0, interrupted("parts", "--resume-saved"), err);
+        assertTrue(
+                Pattern.compile("kept: step \\d+: .*, in " + Pattern.quote(kept.toString()))
+                        .matcher(out)
+                        .find(),
+                out);
+        assertTrue(Files.exists(kept) && Files.notExists(folder.resolve("parts")));
+        assertEquals(1, tune("classification", "parts", "--epochs", "5"));
+        assertEquals(
+                "finetune: --save: expected no state of an earlier run, got " + kept
+                        + "; go on from it by --resume-saved, or remove it\n",
+                err);
+        assertEquals(1, tune("classification", "parts", "--epochs", "5", "--seed", "4", "--resume-saved"));
+        assertTrue(
+                err.startsWith("finetune: --resume-saved: expected " + kept + " of the same data and options, "), err);
+        assertEquals(0, tune("classification", "parts", "--epochs", "5", "--resume-saved"), err);
+        assertTrue(out.startsWith("goes on from " + kept + "\n"), out);
+        String last = whole.substring(whole.indexOf("best so far") + "best so far".length());
+        assertTrue(out.endsWith(last), () -> whole + out);
+        assertEquals(
+                -1,
+                Files.mismatch(folder.resolve("whole/model.safetensors"), folder.resolve("parts/model.safetensors")));
+        assertTrue(Files.notExists(kept));
+    }
+
+    /** Runs until the first evaluation is told, which Ctrl-C follows. */
+    private int interrupted(String save, String... further) {
+        var errBytes = new ByteArrayOutputStream();
+        var outBytes = new ByteArrayOutputStream();
+        var err = new PrintStream(errBytes, true, StandardCharsets.UTF_8);
+        var interruption = new Interruption("finetune", err);
+        var out = new PrintStream(outBytes, true, StandardCharsets.UTF_8) {
+            @Override
+            public void println(String line) {
+                super.println(line);
+                if (line.endsWith("best so far")) {
+                    Thread.ofVirtual().start(interruption::interrupt);
+                    while (!interruption.isInterrupted()) {
+                        Thread.onSpinWait();
+                    }
+                }
+            }
+        };
+        int status = FineTune.run(
+                interruption,
+                out,
+                err,
+                options(
+                        "classification",
+                        save,
+                        Stream.concat(Stream.of("--epochs", "5"), Stream.of(further))
+                                .toArray(String[]::new)));
+        this.out = outBytes.toString(StandardCharsets.UTF_8);
+        this.err = errBytes.toString(StandardCharsets.UTF_8);
+        return status;
     }
 
     /** Two ranks learn the same as one, apart from rounding and from how sequences are packed. */
