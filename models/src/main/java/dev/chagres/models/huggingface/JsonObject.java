@@ -14,6 +14,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.regex.Pattern;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -29,6 +30,19 @@ record JsonObject(Path file, Map<String, @Nullable Object> fields, String prefix
     private static final int MOST_DIGITS = 60;
     private static final int MOST_EXPONENT = 1_000;
     private static final int DEPTH = 100;
+    private static final Pattern HUB_NAME = Pattern.compile("\\w[\\w.-]{0,95}/\\w[\\w.-]{0,95}");
+
+    /** Returns what a folder lacks that is not there: of a name such as the Hub's also how it comes here. */
+    private static String hint(@Nullable Path folder) {
+        if (folder == null || Files.exists(folder)) {
+            return "";
+        }
+        String name = folder.toString();
+        return "; there is no such folder"
+                + (HUB_NAME.matcher(name).matches()
+                        ? ", and a model of the Hub comes by: hf download " + name + " --local-dir FOLDER"
+                        : "");
+    }
 
     /** Reads a file whose text is one object. A field that comes twice is refused. */
     static JsonObject read(Path file) {
@@ -36,7 +50,7 @@ record JsonObject(Path file, Map<String, @Nullable Object> fields, String prefix
                 .enable(StreamReadFeature.STRICT_DUPLICATE_DETECTION)
                 .build();
         if (Files.notExists(file)) {
-            throw CheckpointException.of(file, "expected a JSON file, got none", null);
+            throw CheckpointException.of(file, "expected a JSON file, got none" + hint(file.getParent()), null);
         }
         try {
             if (Files.size(file) > MOST_BYTES) {

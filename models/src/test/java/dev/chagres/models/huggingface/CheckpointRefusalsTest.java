@@ -147,7 +147,26 @@ class CheckpointRefusalsTest {
                         + " M.from_pretrained('FOLDER').save_pretrained('CONVERTED')\"",
                 text());
         Files.delete(folder.resolve("config.json"));
-        assertTrue(text().startsWith(folder.resolve("config.json") + ": expected a JSON file, got none"), text());
+        assertEquals(folder.resolve("config.json") + ": expected a JSON file, got none", text());
+    }
+
+    /** A model of the Hub that is named instead of a folder. */
+    @Test
+    void foldersThatAreNotThere() {
+        for (var hint : Map.of(
+                        "no-such/folder-here",
+                                ", and a model of the Hub comes by: hf download no-such/folder-here --local-dir FOLDER",
+                        "no-such-folder", "",
+                        "./no-such/folder", "",
+                        "no such/folder", "")
+                .entrySet()) {
+            Path missing = Path.of(hint.getKey());
+            assertEquals(
+                    missing.resolve("config.json") + ": expected a JSON file, got none; there is no such folder"
+                            + hint.getValue(),
+                    assertThrows(CheckpointException.class, () -> Esm2Checkpoint.config(missing))
+                            .getMessage());
+        }
     }
 
     private void index(Map<String, Object> weightMap) throws IOException {

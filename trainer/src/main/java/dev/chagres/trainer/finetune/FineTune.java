@@ -34,9 +34,9 @@ import picocli.CommandLine.Spec;
         description = "Fine-tunes an ESM-2 of transformers on labelled protein sequences, or a decoder on text.",
         footer = {
             "",
-            "Proteins: --task, --train, --eval. CSV with the columns sequence and label, or FASTA and a file with a label a line.",
+            "Proteins: --task, --train, and --eval or --eval-fraction. CSV with the columns sequence and label, or FASTA and a file with a label a line.",
             "Of tokens a label has a letter for each residue; of multi-label, semicolons between classes.",
-            "Text: --text, and --eval-text if the best state is to be saved instead of the last.",
+            "Text: --text, and --eval-text or --eval-fraction if the best state is to be saved instead of the last.",
             "However the run ends, by Ctrl-C or an error too, the best state so far is saved. Until then it is FOLDER.best.safetensors.",
             "Exit status: 0 done, 1 failed, 2 wrong options, 130 Ctrl-C."
         })
@@ -146,7 +146,7 @@ public final class FineTune implements Callable<Integer> {
             if (Files.isDirectory(model) && Models.isDecoder(model)) {
                 throw new IllegalArgumentException("--text: expected files beside --model of a decoder, got none");
             }
-            proteins.check(lora);
+            proteins.check(lora, options);
             tuned = proteins.tuned(model, lora, options);
         }
         new TuningRun(tuned, options, save, interruption, out)

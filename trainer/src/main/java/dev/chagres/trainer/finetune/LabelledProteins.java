@@ -4,6 +4,7 @@ import dev.chagres.bindings.ForeignText;
 import dev.chagres.models.data.EsmVocabulary;
 import dev.chagres.models.data.FastaReader;
 import dev.chagres.models.data.FastaSource;
+import dev.chagres.models.data.HeldOut;
 import dev.chagres.models.data.UnknownLetters;
 import java.io.IOException;
 import java.io.Reader;
@@ -13,6 +14,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.function.Predicate;
 import org.apache.commons.csv.CSVFormat;
 import org.apache.commons.csv.CSVParser;
 import org.apache.commons.csv.CSVRecord;
@@ -83,8 +85,10 @@ final class LabelledProteins {
                 CSVParser parser = format.parse(reader)) {
             List<String> columns = parser.getHeaderNames();
             if (!columns.contains(SEQUENCE) || !columns.contains(LABEL)) {
+                String first = String.join(",", columns);
                 throw new DataException(option + ": " + file + ": expected a first line with the columns sequence and"
-                        + " label, got " + ForeignText.plain(String.join(",", columns)));
+                        + " label, got " + ForeignText.plain(first)
+                        + (first.startsWith(">") ? "; the labels of a FASTA file are " + option + "-labels" : ""));
             }
             List<Row> rows = new ArrayList<>();
             for (CSVRecord each : parser) {
@@ -155,6 +159,38 @@ final class LabelledProteins {
                     + " residues as the label, got " + row.label().length());
         }
         return found;
+    }
+
+    /**
+     * Returns those that are held out.
+     *
+     * @throws DataException when there are none
+     */
+    LabelledProteins only(HeldOut heldOut) {
+        return part(name + ", held out", row -> holds(heldOut, row));
+    }
+
+    /**
+     * Returns those that are not held out.
+     *
+     * @throws DataException when there are none
+     */
+    LabelledProteins without(HeldOut heldOut) {
+        return part(name, row -> !holds(heldOut, row));
+    }
+
+    private static boolean holds(HeldOut heldOut, Row row) {
+        byte[] residues = row.sequence().getBytes(StandardCharsets.US_ASCII);
+        return heldOut.holds(residues, residues.length);
+    }
+
+    private LabelledProteins part(String told, Predicate<Row> taken) {
+        List<Row> part = rows.stream().filter(taken).toList();
+        if (part.isEmpty()) {
+            throw new DataException("--eval-fraction: expected sequences to train on and to evaluate, got "
+                    + rows.size() + " in all, none of them " + (told.equals(name) ? "to train on" : "to evaluate"));
+        }
+        return new LabelledProteins(told, predicted, part);
     }
 
     List<Row> rows() {

@@ -5,6 +5,7 @@ import dev.chagres.batch.TokenSequences;
 import dev.chagres.batch.TrainedModel;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.checkpoint.RunState;
+import dev.chagres.models.data.HeldOut;
 import dev.chagres.models.data.UnknownLetters;
 import dev.chagres.models.esm.Esm2Classifier;
 import dev.chagres.models.esm.Esm2ClassifierConfig;
@@ -94,10 +95,13 @@ final class ProteinOptions {
     }
 
     /** Checks what depends on no file. */
-    void check(@Nullable LoraConfig lora) {
+    void check(@Nullable LoraConfig lora, TuningOptions options) {
         Predicted task = required("--task", predicted);
         required("--train", train);
-        required("--eval", eval);
+        if (options.heldOut("--eval", eval != null) == null && eval == null) {
+            throw new IllegalArgumentException("--eval: expected a file to evaluate on, or --eval-fraction 0.1, which"
+                    + " holds out that part of --train, got none");
+        }
         if (lora != null && frozen != null) {
             throw new IllegalArgumentException("--frozen: expected none beside --lora, which freezes all but the head");
         }
@@ -110,10 +114,13 @@ final class ProteinOptions {
     /** Reads the files. */
     Tuned tuned(Path model, @Nullable LoraConfig lora, TuningOptions options) {
         Predicted task = required("--task", predicted);
-        LabelledProteins training =
-                LabelledProteins.read("--train", required("--train", train), trainLabels, task, unknown);
-        LabelledProteins held = LabelledProteins.read("--eval", required("--eval", eval), evalLabels, task, unknown);
-        TaskLabels labels = labels(model, task, training);
+        LabelledProteins all = LabelledProteins.read("--train", required("--train", train), trainLabels, task, unknown);
+        HeldOut heldOut = options.heldOut("--eval", eval != null);
+        LabelledProteins training = heldOut == null ? all : all.without(heldOut);
+        LabelledProteins held = heldOut == null
+                ? LabelledProteins.read("--eval", required("--eval", eval), evalLabels, task, unknown)
+                : all.only(heldOut);
+        TaskLabels labels = labels(model, task, training, all);
         options.ensureHas(labels.predictions().metrics(), "--task " + EnumOption.word(task));
         LabelledSequences trained = training.labelled("--train", labels);
         LabelledSequences evaluated = held.labelled("--eval", labels);
@@ -143,7 +150,7 @@ final class ProteinOptions {
     }
 
     /** Returns what labels say, as a head in the folder has learned it where there is one. */
-    private TaskLabels labels(Path model, Predicted task, LabelledProteins training) {
+    private TaskLabels labels(Path model, Predicted task, LabelledProteins training, LabelledProteins all) {
         List<String> own = Esm2Checkpoint.labels(model);
         if (!own.isEmpty()) {
             Predicted theirs = Predicted.of(Esm2Checkpoint.classifierConfig(model));
@@ -154,7 +161,7 @@ final class ProteinOptions {
         }
         return task == Predicted.REGRESSION
                 ? new NumberLabels(scale(model, own, training))
-                : new ClassLabels(task, own, training);
+                : new ClassLabels(task, own, all);
     }
 
     private TargetScale scale(Path model, List<String> own, LabelledProteins training) {

@@ -48,14 +48,6 @@ final class TextOptions {
                     "with --text, evaluate these texts, and save the best state (default: none, the last state is saved)")
     private List<Path> held = List.of();
 
-    @Option(
-            names = "--eval-fraction",
-            paramLabel = "R",
-            description =
-                    "with --text, hold out about this part of the texts, between 0 and 1, and evaluate them; which ones follows from"
-                            + " their content alone (default: none)")
-    private @Nullable Double fraction;
-
     /** Returns whether texts are learned. */
     boolean areGiven() {
         return !texts.isEmpty();
@@ -66,11 +58,6 @@ final class TextOptions {
         if (texts.isEmpty() && !held.isEmpty()) {
             throw new IllegalArgumentException("--eval-text: expected --text beside it, got none");
         }
-        if (fraction != null && (texts.isEmpty() || !held.isEmpty() || !(fraction > 0 && fraction < 1))) {
-            throw new IllegalArgumentException(
-                    "--eval-fraction: expected a number between 0 and 1 beside --text without --eval-text, got "
-                            + fraction);
-        }
         texts.forEach(file -> FileChecks.requireName("--text", file));
         held.forEach(file -> FileChecks.requireName("--eval-text", file));
     }
@@ -78,8 +65,8 @@ final class TextOptions {
     /** Reads the files. */
     Tuned tuned(Path model, @Nullable LoraConfig lora, TuningOptions options) {
         options.ensureHas(Set.of(), "texts");
-        Double part = fraction;
-        if (held.isEmpty() && part == null && options.patience > 0) {
+        HeldOut heldOut = options.heldOut("--eval-text", !held.isEmpty());
+        if (held.isEmpty() && heldOut == null && options.patience > 0) {
             throw new IllegalArgumentException(
                     "--patience: expected --eval-text or --eval-fraction beside it, got none");
         }
@@ -91,7 +78,6 @@ final class TextOptions {
         var texting =
                 new TextConfig(options.context, config.tokens().ends().stream().findFirst(), options.seed);
         try (Tokenizer tokenizer = Tokenizer.open(model)) {
-            HeldOut heldOut = part == null ? null : new HeldOut(part);
             TextSequences training =
                     TextSequences.read(texts, tokenizer, heldOut == null ? texting : texting.without(heldOut));
             TextSequences evaluated = null;

@@ -6,6 +6,7 @@ import dev.chagres.batch.BatchShape;
 import dev.chagres.batch.MicroBatch;
 import dev.chagres.batch.SequencePacker;
 import dev.chagres.batch.TokenSequences;
+import dev.chagres.models.data.HeldOut;
 import dev.chagres.trainer.command.EnumOption;
 import java.nio.ByteBuffer;
 import java.util.List;
@@ -58,6 +59,14 @@ final class TuningOptions {
     int every;
 
     @Option(
+            names = "--eval-fraction",
+            paramLabel = "R",
+            description =
+                    "instead of --eval or --eval-text, hold out about this part of the sequences or texts, between 0 and 1, and evaluate"
+                            + " them; which ones follows from their content alone (default: none)")
+    private @Nullable Double fraction;
+
+    @Option(
             names = "--graph",
             converter = GraphWords.class,
             paramLabel = "on|off",
@@ -100,6 +109,27 @@ final class TuningOptions {
                         number.option + ": expected at least " + number.least + ", got " + number.value);
             }
         }
+    }
+
+    /**
+     * Returns what is held out of the data; null where nothing is.
+     *
+     * @param other option that names files to evaluate
+     */
+    @Nullable
+    HeldOut heldOut(String other, boolean otherIsGiven) {
+        Double part = fraction;
+        if (part == null) {
+            return null;
+        }
+        if (otherIsGiven) {
+            throw new IllegalArgumentException(
+                    "--eval-fraction: expected none beside " + other + ", whose data are evaluated, got " + part);
+        }
+        if (!(part > 0 && part < 1)) {
+            throw new IllegalArgumentException("--eval-fraction: expected a number between 0 and 1, got " + part);
+        }
+        return new HeldOut(part);
     }
 
     /** Refuses a metric that the task does not have. */

@@ -9,6 +9,7 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.batch.BatchLayout;
 import dev.chagres.batch.BatchShape;
+import dev.chagres.models.data.HeldOut;
 import dev.chagres.models.data.UnknownLetters;
 import dev.chagres.models.esm.Esm2Classifier;
 import dev.chagres.models.esm.Esm2ClassifierConfig;
@@ -172,6 +173,46 @@ class FineTuneTest {
             }
             assertTrue(learned);
         }
+    }
+
+    /** Each sequence is on one side, and the classes are those of both. */
+    @Test
+    void holdsOutAPartOfTheSequences() throws IOException {
+        writeSequences("train.csv", 160, 1);
+        String[] options = {
+            "--model=" + MODEL,
+            "--task=classification",
+            "--train=" + folder.resolve("train.csv"),
+            "--save=" + folder.resolve("part"),
+            "--epochs=1"
+        };
+        assertEquals(2, run(options));
+        assertTrue(err.startsWith("finetune: --eval: expected a file to evaluate on, or --eval-fraction 0.1, "), err);
+        assertEquals(
+                2,
+                run(Stream.concat(Stream.of(options), Stream.of("--eval-fraction=1"))
+                        .toArray(String[]::new)));
+        assertTrue(err.startsWith("finetune: --eval-fraction: expected a number between 0 and 1, got 1.0"), err);
+        assertEquals(
+                0,
+                run(Stream.concat(Stream.of(options), Stream.of("--eval-fraction=0.2"))
+                        .toArray(String[]::new)),
+                err);
+        Matcher counts = Pattern.compile("^(\\d+) sequences of \\S+, (\\d+) sequences of \\S+, held out, 3 labels; ")
+                .matcher(out);
+        assertTrue(counts.find(), out);
+        int held = Integer.parseInt(counts.group(2));
+        assertEquals(160, Integer.parseInt(counts.group(1)) + held);
+        assertTrue(held > 15 && held < 55, out);
+        assertEquals(2, tune("classification", "both", "--eval-fraction", "0.2"));
+        assertTrue(err.startsWith("finetune: --eval-fraction: expected none beside --eval, "), err);
+        LabelledProteins two = LabelledProteins.read(
+                "--train", folder.resolve("train.csv"), null, Predicted.CLASSIFICATION, UnknownLetters.REFUSE);
+        String none = String.valueOf(assertThrows(DataException.class, () -> two.only(new HeldOut(1e-9)))
+                .getMessage());
+        assertEquals(
+                "--eval-fraction: expected sequences to train on and to evaluate, got 160 in all, none of them to evaluate",
+                none);
     }
 
     /** Ctrl-C when the first evaluation has been told: the run ends, and what was best is there. */
@@ -545,6 +586,9 @@ class FineTuneTest {
         assertEquals(
                 "finetune: --train: train.csv: expected a first line with the columns sequence and label, got a,b",
                 refusal("a,b\n1,2\n"));
+        assertTrue(
+                refusal(">protein\nAAA\n").endsWith(", got >protein; the labels of a FASTA file are --train-labels"),
+                err);
         assertEquals(
                 "finetune: --train: train.csv: line 2: expected letters of residues, got ! at position 2",
                 refusal("sequence,label\nA!A,x\n"));
