@@ -3,16 +3,27 @@ package dev.chagres.samples.tour;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.chagres.DType;
+import dev.chagres.Device;
 import dev.chagres.Shape;
 import dev.chagres.io.SafetensorsFile;
 import dev.chagres.launch.Ranks;
+import dev.chagres.models.esm.Esm2;
+import dev.chagres.models.esm.Esm2Config;
+import dev.chagres.models.esm.Esm2Form;
+import dev.chagres.models.huggingface.Esm2Checkpoint;
+import dev.chagres.models.huggingface.SaveConfig;
+import dev.chagres.samples.tour.FineTuneProgram.Protein;
+import dev.chagres.trainer.callback.EarlyStopping;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import org.junit.jupiter.api.Tag;
@@ -92,6 +103,43 @@ class ReadmeTest {
                 program,
                 find("```java\n(.*?)```", PROJECT.resolve("docs/first-program.md")),
                 "docs/first-program.md and FirstProgram.java");
+    }
+
+    @Test
+    void theProgramThatFineTunesIsTheOneOfItsPage() throws IOException {
+        String program = find(
+                "(import .*)", PROJECT.resolve("samples/src/main/java/dev/chagres/samples/tour/FineTuneProgram.java"));
+        assertEquals(
+                program,
+                find("```java\n(.*?)```", PROJECT.resolve("docs/fine-tuning-program.md")),
+                "docs/fine-tuning-program.md and FineTuneProgram.java");
+    }
+
+    /** Of each class half of the residues are a letter of its own. */
+    @Test
+    void theProgramThatFineTunesTellsClassesApart(@TempDir Path folder) throws IOException, InterruptedException {
+        try (Device device = Device.open();
+                Esm2 model = new Esm2(
+                        device, new Esm2Config(2, 32, 4, 1026).withForm(Esm2Form.published()), DType.FLOAT32, 5)) {
+            Esm2Checkpoint.save(model, folder.resolve("esm2"), SaveConfig.standard());
+        }
+        Map<String, String> letters = Map.of("kinase", "K", "membrane", "L");
+        List<Protein> all = new ArrayList<>();
+        for (int i = 0; i < 60; i++) {
+            for (var each : letters.entrySet()) {
+                all.add(new Protein(each.getValue().repeat(9 + i % 7) + "ACDEFGHIK".substring(i % 5), each.getKey()));
+            }
+        }
+        Path run = folder.resolve("run");
+        var program = new FineTuneProgram(folder.resolve("esm2"), List.of("kinase", "membrane"));
+        EarlyStopping stopping = program.train(all.subList(0, 100), all.subList(100, 120), run);
+        assertTrue(stopping.best() < 0.3, () -> "loss of held-out proteins: " + stopping.best());
+        Path tuned = folder.resolve("tuned");
+        program.save(run, stopping.bestStep(), tuned);
+        assertEquals(List.of("kinase", "membrane"), Esm2Checkpoint.labels(tuned));
+        for (var each : letters.entrySet()) {
+            assertEquals(each.getKey(), program.classify(tuned, each.getValue().repeat(12) + "DEFGH"));
+        }
     }
 
     @Test
