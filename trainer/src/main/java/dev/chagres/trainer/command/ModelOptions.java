@@ -152,6 +152,17 @@ final class ModelOptions {
         return precision != null ? precision : isGpu() ? Precision.BF16 : Precision.FP32;
     }
 
+    /** Returns the type of weights and activations. */
+    DType dtype() {
+        return chosen().dtype;
+    }
+
+    /** Returns the context that was asked for; null where none was. */
+    @Nullable
+    Integer context() {
+        return context;
+    }
+
     /** Makes the model without its head, if it has one. */
     Esm2Base openBase(Device device) {
         return Esm2Checkpoint.openBase(device, folder, chosen().dtype, config().context());

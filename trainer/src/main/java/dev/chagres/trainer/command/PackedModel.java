@@ -11,6 +11,7 @@ import dev.chagres.bindings.Provider;
 import dev.chagres.models.data.EsmVocabulary;
 import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.Esm2Base;
+import dev.chagres.models.esm.Esm2Classifier;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.ops.SequencePool;
 import dev.chagres.parameter.Parameters;
@@ -47,6 +48,8 @@ final class PackedModel implements AutoCloseable {
     /** Of a batch so far. */
     private int mostTokens;
 
+    private int columns;
+
     /**
      * @param recipe by which the products of the layers are computed in eight bits; null: in the model's type
      * @throws IllegalArgumentException when the device cannot compute the recipe
@@ -79,6 +82,11 @@ final class PackedModel implements AutoCloseable {
     /** Returns one that computes the scores of each token, {@link EsmVocabulary#PADDED_SIZE} numbers a token, of which 33 count. */
     static PackedModel logits(Esm2 model, @Nullable Recipe recipe) {
         return new PackedModel(model::logits, model.parameters(), recipe, 0);
+    }
+
+    /** Returns one that computes the scores of each token, as many columns as {@link Esm2Classifier#logits} has. */
+    static PackedModel logits(Esm2Classifier model) {
+        return new PackedModel(model::logits, model.parameters(), null, 0);
     }
 
     /**
@@ -183,7 +191,14 @@ final class PackedModel implements AutoCloseable {
     /** Returns the numbers of each token, and more behind them that do not count; it waits for the device. */
     float[] compute(List<int[]> sequences) {
         Batch batch = new Batch(sequences, 0, 0);
-        return model.apply(begin(batch, states[0].numbers(batch.count())), pass).toFloats(pass.stream());
+        Tensor scores = model.apply(begin(batch, states[0].numbers(batch.count())), pass);
+        columns = Math.toIntExact(scores.size(1));
+        return scores.toFloats(pass.stream());
+    }
+
+    /** Returns how many numbers a token had in the latest call of {@link #compute}. */
+    int columns() {
+        return columns;
     }
 
     /**

@@ -4,6 +4,7 @@ import dev.chagres.batch.TrainedModel;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.models.esm.Esm2ClassifierConfig;
 import dev.chagres.models.esm.Targets;
+import dev.chagres.trainer.command.TargetScale;
 import dev.chagres.trainer.finetune.LabelledProteins.Row;
 import java.util.LinkedHashMap;
 import java.util.List;

@@ -1,5 +1,6 @@
 package dev.chagres.trainer.finetune;
 
+import dev.chagres.trainer.command.TargetScale;
 import java.util.EnumSet;
 import java.util.Map;
 import java.util.Set;

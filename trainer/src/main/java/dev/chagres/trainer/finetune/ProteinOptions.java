@@ -16,6 +16,7 @@ import dev.chagres.models.huggingface.SaveConfig;
 import dev.chagres.parameter.LoraConfig;
 import dev.chagres.trainer.command.EnumOption;
 import dev.chagres.trainer.command.FastaOptions;
+import dev.chagres.trainer.command.TargetScale;
 import java.nio.file.Path;
 import java.util.LinkedHashMap;
 import java.util.List;

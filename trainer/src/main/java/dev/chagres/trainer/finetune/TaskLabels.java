@@ -2,6 +2,7 @@ package dev.chagres.trainer.finetune;
 
 import dev.chagres.batch.TrainedModel;
 import dev.chagres.models.esm.Esm2ClassifierConfig;
+import dev.chagres.trainer.command.TargetScale;
 import dev.chagres.trainer.finetune.LabelledProteins.Row;
 import java.util.List;
 

@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import com.fasterxml.jackson.jr.ob.JSON;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.batch.BatchLayout;
@@ -23,17 +24,23 @@ import dev.chagres.trainer.Callback;
 import dev.chagres.trainer.Trainer;
 import dev.chagres.trainer.callback.Evaluation;
 import dev.chagres.trainer.command.Interruption;
+import dev.chagres.trainer.command.Predict;
+import dev.chagres.trainer.command.TargetScale;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
+import java.io.OutputStream;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
+import java.util.Set;
 import java.util.SplittableRandom;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
+import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -138,6 +145,7 @@ class FineTuneTest {
         assertEquals(
                 Task.SEQUENCES,
                 Esm2Checkpoint.classifierConfig(folder.resolve("whole")).task());
+        predictsAsEvaluated("whole");
     }
 
     @Test
@@ -158,6 +166,7 @@ class FineTuneTest {
         assertEquals(List.of("membrane", "nuc,leus", "x"), PeftAdapters.labels(folder.resolve("lora")));
         assertEquals(4, lora.rank());
         assertEquals(6, lora.targets().size(), "three products of each of two layers");
+        predictsAsEvaluated("lora");
         try (Device device = Device.open();
                 Esm2Classifier model =
                         PeftAdapters.openClassifier(device, MODEL, folder.resolve("lora"), DType.FLOAT32)) {
@@ -172,6 +181,90 @@ class FineTuneTest {
                 learned |= value != 0;
             }
             assertTrue(learned);
+        }
+    }
+
+    /** Returns what the command says of each sequence of the file that was evaluated, beside what the file says. */
+    private List<Map.Entry<Map<String, Object>, String>> predicted(String save) throws IOException {
+        Path csv = folder.resolve("eval.csv");
+        List<LabelledProteins.Row> rows = LabelledProteins.read(
+                        "--eval", csv, null, Predicted.MULTI_LABEL, UnknownLetters.REFUSE)
+                .rows();
+        StringBuilder fasta = new StringBuilder();
+        rows.forEach(row -> fasta.append(">a\n").append(row.sequence()).append('\n'));
+        Files.writeString(folder.resolve("eval.fasta"), fasta);
+        Path told = folder.resolve(save + ".jsonl");
+        var errBytes = new ByteArrayOutputStream();
+        int status = Predict.run(
+                new PrintStream(OutputStream.nullOutputStream()),
+                new PrintStream(errBytes, true, StandardCharsets.UTF_8),
+                "--model=" + folder.resolve(save),
+                "--fasta=" + folder.resolve("eval.fasta"),
+                "--batch-tokens=200",
+                "--out=" + told);
+        assertEquals(0, status, () -> errBytes.toString(StandardCharsets.UTF_8));
+        List<String> lines = Files.readAllLines(told);
+        assertEquals(rows.size(), lines.size());
+        List<Map.Entry<Map<String, Object>, String>> all = new ArrayList<>();
+        for (int i = 0; i < lines.size(); i++) {
+            all.add(Map.entry(JSON.std.mapFrom(lines.get(i)), rows.get(i).label()));
+        }
+        return all;
+    }
+
+    /** The share of proteins, or of residues, whose predicted label is that of the file. */
+    private void predictsAsEvaluated(String save) throws IOException {
+        int right = 0;
+        int count = 0;
+        for (var each : predicted(save)) {
+            String label = String.valueOf(each.getKey().getOrDefault("label", ""));
+            if (label.isEmpty()) {
+                String labels = String.valueOf(each.getKey().get("labels"));
+                assertEquals(labels.length(), each.getValue().length());
+                for (int i = 0; i < labels.length(); i++, count++) {
+                    right += labels.charAt(i) == each.getValue().charAt(i) ? 1 : 0;
+                }
+            } else {
+                count++;
+                right += label.equals(each.getValue()) ? 1 : 0;
+                assertTrue(each.getKey().get("probabilities") instanceof Map<?, ?> all
+                        && all.get(label) instanceof Double most
+                        && all.values().stream().allMatch(other -> other instanceof Double less && less <= most)
+                        && Math.abs(all.values().stream()
+                                                .mapToDouble(one -> (Double) one)
+                                                .sum()
+                                        - 1)
+                                < 1e-9);
+            }
+        }
+        assertEquals(accuracy(), (double) right / count, 1e-4);
+    }
+
+    @Test
+    void predictTellsWhatIsWrong() throws IOException {
+        Files.writeString(folder.resolve("a.fasta"), ">a\nMKTAYIAKQR\n");
+        Files.createDirectory(folder.resolve("adapters"));
+        Files.writeString(
+                folder.resolve("adapters/adapter_config.json"),
+                "{\"peft_type\": \"LORA\", \"target_modules\": [\"query\"], \"base_model_name_or_path\": \"gone\"}");
+        for (var options : Map.of(
+                        List.of("--model=" + MODEL),
+                        "field architectures: expected [EsmForTokenClassification, EsmForSequenceClassification], got",
+                        List.of("--model=" + MODEL, "--context=5000"),
+                        "--context: expected at most ",
+                        List.of("--model=" + MODEL, "--long=windows"),
+                        "--long: expected refuse or cut, got windows",
+                        List.of("--model=" + folder.resolve("adapters")),
+                        "name, got gone, which is not there; make one folder of both by convert --from ")
+                .entrySet()) {
+            var bytes = new ByteArrayOutputStream();
+            int status = Predict.run(
+                    new PrintStream(OutputStream.nullOutputStream()),
+                    new PrintStream(bytes, true, StandardCharsets.UTF_8),
+                    Stream.concat(options.getKey().stream(), Stream.of("--fasta=" + folder.resolve("a.fasta")))
+                            .toArray(String[]::new));
+            String told = bytes.toString(StandardCharsets.UTF_8);
+            assertTrue(status > 0 && told.contains(options.getValue()), told);
         }
     }
 
@@ -359,6 +452,7 @@ class FineTuneTest {
                 err);
         assertTrue(accuracy() > 0.95, out);
         assertEquals(List.of("H", "P"), Esm2Checkpoint.labels(folder.resolve("tokens")));
+        predictsAsEvaluated("tokens");
     }
 
     @Test
@@ -447,6 +541,13 @@ class FineTuneTest {
         var config = Esm2Checkpoint.classifierConfig(folder.resolve("one"));
         assertEquals(Problem.REGRESSION, config.problem());
         assertEquals(1, config.labels());
+        double squares = 0;
+        var values = predicted("one");
+        for (var each : values) {
+            double value = (Double) each.getKey().get("value");
+            squares += Math.pow(value - Double.parseDouble(each.getValue()), 2);
+        }
+        assertEquals(saved("MSE"), squares / values.size(), 1e-3);
         goesOn(scale);
     }
 
@@ -542,6 +643,16 @@ class FineTuneTest {
         assertTrue(saved("micro F1") > 0.95, out);
         assertTrue(saved("accuracy") > 0.9, out);
         assertEquals(List.of("charged", "greasy"), Esm2Checkpoint.labels(folder.resolve("sets")));
+        var sets = predicted("sets");
+        long right = sets.stream()
+                .filter(each -> each.getKey().get("labels") instanceof List<?> labels
+                        && Set.copyOf(labels)
+                                .equals(Stream.of(each.getValue().split(";"))
+                                        .map(String::strip)
+                                        .filter(name -> !name.isEmpty())
+                                        .collect(Collectors.toSet())))
+                .count();
+        assertEquals(saved("accuracy"), (double) right / sets.size(), 1e-4);
         assertEquals(
                 Problem.MULTI_LABEL,
                 Esm2Checkpoint.classifierConfig(folder.resolve("sets")).problem());
@@ -564,11 +675,11 @@ class FineTuneTest {
                         + " deviation of 0.0",
                 err.strip());
         Files.writeString(folder.resolve(TargetScale.FILE), "{\"mean\": 2, \"standard_deviation\": 0}");
-        assertTrue(String.valueOf(assertThrows(DataException.class, () -> TargetScale.read(folder))
+        assertTrue(String.valueOf(assertThrows(RuntimeException.class, () -> TargetScale.read(folder))
                         .getMessage())
                 .endsWith(TargetScale.FILE + ": expected the numbers mean and standard_deviation, above 0"));
         Files.writeString(folder.resolve(TargetScale.FILE), "{");
-        assertTrue(String.valueOf(assertThrows(DataException.class, () -> TargetScale.read(folder))
+        assertTrue(String.valueOf(assertThrows(RuntimeException.class, () -> TargetScale.read(folder))
                         .getMessage())
                 .endsWith("expected JSON, got something else"));
     }

@@ -2,6 +2,7 @@ package dev.chagres.trainer.finetune;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
+import dev.chagres.trainer.command.TargetScale;
 import java.util.BitSet;
 import java.util.List;
 import org.junit.jupiter.api.Tag;

@@ -1,4 +1,4 @@
-package dev.chagres.trainer.finetune;
+package dev.chagres.trainer.command;
 
 import com.fasterxml.jackson.jr.ob.JSON;
 import java.io.IOException;
@@ -22,12 +22,12 @@ import org.apache.commons.math3.stat.descriptive.moment.StandardDeviation;
  *
  * @param deviation above 0: the square root of the mean squared difference
  */
-record TargetScale(double mean, double deviation) {
+public record TargetScale(double mean, double deviation) {
     /** Where a saved folder has the numbers. */
-    static final String FILE = "targets.json";
+    public static final String FILE = "targets.json";
 
     /** Leaves labels as they are. */
-    static final TargetScale PLAIN = new TargetScale(0, 1);
+    public static final TargetScale PLAIN = new TargetScale(0, 1);
 
     private static final String MEAN = "mean";
     private static final String DEVIATION = "standard_deviation";
@@ -35,12 +35,12 @@ record TargetScale(double mean, double deviation) {
     /**
      * Returns that of labels.
      *
-     * @throws DataException when they are all the same
+     * @throws RuntimeException that tells in one line that they are all the same
      */
-    static TargetScale of(double[] labels) {
+    public static TargetScale of(double[] labels) {
         double deviation = new StandardDeviation(false).evaluate(labels);
         if (!(deviation > 0) || Double.isInfinite(deviation)) {
-            throw new DataException(
+            throw new CommandFailure(
                     "--standardize: expected labels that differ, and whose spread is finite, got a standard deviation"
                             + " of "
                             + deviation);
@@ -51,9 +51,9 @@ record TargetScale(double mean, double deviation) {
     /**
      * Returns that of a saved model; {@link #PLAIN} where its folder has none.
      *
-     * @throws DataException when the file has something else
+     * @throws RuntimeException that tells in one line that the file has something else
      */
-    static TargetScale read(Path folder) {
+    public static TargetScale read(Path folder) {
         Path file = folder.resolve(FILE);
         if (Files.notExists(file)) {
             return PLAIN;
@@ -67,13 +67,13 @@ record TargetScale(double mean, double deviation) {
                 return new TargetScale(values.get(0), values.get(1));
             }
         } catch (IOException failure) {
-            throw new DataException("--model: " + file + ": expected JSON, got something else", failure);
+            throw new CommandFailure("--model: " + file + ": expected JSON, got something else", failure);
         }
-        throw new DataException("--model: " + file + ": expected the numbers mean and standard_deviation, above 0");
+        throw new CommandFailure("--model: " + file + ": expected the numbers mean and standard_deviation, above 0");
     }
 
     /** Writes a folder and, where labels are scaled, the file in it. All appears at once: a model without its scale would tell other numbers. */
-    void save(Path folder, Consumer<Path> save) {
+    public void save(Path folder, Consumer<Path> save) {
         if (equals(PLAIN)) {
             save.accept(folder);
             return;
@@ -95,11 +95,13 @@ record TargetScale(double mean, double deviation) {
         Files.writeString(folder.resolve(FILE), JSON.std.asString(fields) + "\n");
     }
 
-    double scaled(double label) {
+    /** Returns the number that a model learns for a label. */
+    public double scaled(double label) {
         return (label - mean) / deviation;
     }
 
-    double plain(double z) {
+    /** Returns the label that a number of a model stands for. */
+    public double plain(double z) {
         return z * deviation + mean;
     }
 }
