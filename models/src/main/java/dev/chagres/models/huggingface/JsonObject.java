@@ -5,6 +5,7 @@ import com.fasterxml.jackson.core.JsonParser;
 import com.fasterxml.jackson.core.JsonToken;
 import com.fasterxml.jackson.core.StreamReadFeature;
 import dev.chagres.DType;
+import dev.chagres.checkpoint.CheckpointFolder;
 import java.io.IOException;
 import java.math.BigDecimal;
 import java.nio.file.Files;
@@ -32,10 +33,16 @@ record JsonObject(Path file, Map<String, @Nullable Object> fields, String prefix
     private static final int DEPTH = 100;
     private static final Pattern HUB_NAME = Pattern.compile("\\w[\\w.-]{0,95}/\\w[\\w.-]{0,95}");
 
-    /** Returns what a folder lacks that is not there: of a name such as the Hub's also how it comes here. */
+    /** Returns what was probably meant: of a name such as the Hub's how it comes here, of the folder of a run its last checkpoint. */
     private static String hint(@Nullable Path folder) {
-        if (folder == null || Files.exists(folder)) {
+        if (folder == null) {
             return "";
+        }
+        if (Files.exists(folder)) {
+            try (CheckpointFolder run = CheckpointFolder.of(folder)) {
+                List<Long> steps = run.steps();
+                return steps.isEmpty() ? "" : "; the last checkpoint of this run is " + run.step(steps.getLast());
+            }
         }
         String name = folder.toString();
         return "; there is no such folder"

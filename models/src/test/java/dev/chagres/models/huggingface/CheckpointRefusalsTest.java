@@ -9,6 +9,8 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Shape;
 import dev.chagres.Tensor;
+import dev.chagres.checkpoint.CheckpointFolder;
+import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.SafetensorsWriter;
 import dev.chagres.io.TensorSource;
 import dev.chagres.io.TensorSpec;
@@ -148,6 +150,25 @@ class CheckpointRefusalsTest {
                 text());
         Files.delete(folder.resolve("config.json"));
         assertEquals(folder.resolve("config.json") + ": expected a JSON file, got none", text());
+    }
+
+    /** The folder of a run, whose checkpoints are folders of transformers. */
+    @Test
+    void foldersOfRuns() throws IOException {
+        Path run = folder.resolveSibling("run");
+        try (Device device = Device.open();
+                Esm2 model = Esm2Checkpoint.open(device, folder, DType.FLOAT32)) {
+            RunState state = RunState.of(model.parameters())
+                    .with(Esm2Checkpoint.files(model.config(), DType.FLOAT32).orElseThrow());
+            state.save(CheckpointFolder.of(run), 1, Map.of());
+            state.save(CheckpointFolder.of(run), 3, Map.of());
+        }
+        assertEquals(
+                run.resolve("config.json") + ": expected a JSON file, got none; the last checkpoint of this run is "
+                        + run.resolve("step-00000003"),
+                assertThrows(CheckpointException.class, () -> Esm2Checkpoint.config(run))
+                        .getMessage());
+        Esm2Checkpoint.config(run.resolve("step-00000003"));
     }
 
     /** A model of the Hub that is named instead of a folder. */

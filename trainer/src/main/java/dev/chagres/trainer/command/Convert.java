@@ -3,17 +3,23 @@ package dev.chagres.trainer.command;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.bindings.Provider;
+import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.SafetensorsEntry;
 import dev.chagres.io.SafetensorsFile;
 import dev.chagres.io.TensorSource;
 import dev.chagres.io.TensorSpec;
+import dev.chagres.models.decoder.Decoder;
+import dev.chagres.models.decoder.DecoderConfig;
 import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.esm.Esm2Form;
 import dev.chagres.models.esm.Esm2Size;
+import dev.chagres.models.huggingface.DecoderCheckpoint;
+import dev.chagres.models.huggingface.DecoderLayout;
 import dev.chagres.models.huggingface.Esm2Checkpoint;
 import dev.chagres.models.huggingface.EsmLayout;
+import dev.chagres.models.huggingface.Models;
 import dev.chagres.models.huggingface.PeftAdapters;
 import dev.chagres.models.huggingface.SaveConfig;
 import dev.chagres.parameter.ModelPlan;
@@ -23,6 +29,7 @@ import java.lang.foreign.MemorySegment;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Arrays;
+import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import org.jspecify.annotations.Nullable;
@@ -46,8 +53,9 @@ import picocli.CommandLine.Option;
             "",
             "transformers: EsmForMaskedLM, exact GELU. nv-esm: NVEsmForMaskedLM of NVIDIA's",
             "recipes, with the GELU by tanh in its layers and a vocabulary of 64 rows;",
-            "nv-esm-unpadded: of 33 rows. Where the new model computes other numbers, a line",
-            "on standard error says why. Adapters of PEFT, of a classifier or a decoder, are",
+            "nv-esm-unpadded: of 33 rows; nvidia: NVLlamaForCausalLM or NVQwen3ForCausalLM,",
+            "of decoders. Where the new model computes other numbers, a line on standard",
+            "error says why. Of the folder of a run its last checkpoint is taken. Adapters of PEFT, of a classifier or a decoder, are",
             "added to the weights of their model.",
             "Exit status: 0 done, 1 failed, 2 wrong options."
         })
@@ -85,9 +93,9 @@ public final class Convert extends ProteinCommand {
     @Option(
             names = "--layout",
             converter = OfLayout.class,
-            paramLabel = "transformers|nv-esm|nv-esm-unpadded",
+            paramLabel = "transformers|nv-esm|nv-esm-unpadded|nvidia",
             description = "names, layout and GELU of the new folder (default: transformers)")
-    private EsmLayout layout = EsmLayout.TRANSFORMERS;
+    private Layout layout = Layout.TRANSFORMERS;
 
     @Option(
             names = "--contact-head",
@@ -116,9 +124,25 @@ public final class Convert extends ProteinCommand {
         }
     }
 
-    static final class OfLayout extends EnumOption<EsmLayout> {
+    /** Values of {@code --layout}, of an ESM-2, of a decoder, or of both. */
+    enum Layout {
+        TRANSFORMERS(EsmLayout.TRANSFORMERS, DecoderLayout.TRANSFORMERS),
+        NV_ESM(EsmLayout.NV_ESM, null),
+        NV_ESM_UNPADDED(EsmLayout.NV_ESM_UNPADDED, null),
+        NVIDIA(null, DecoderLayout.NVIDIA);
+
+        private final @Nullable EsmLayout esm;
+        private final @Nullable DecoderLayout decoder;
+
+        Layout(@Nullable EsmLayout esm, @Nullable DecoderLayout decoder) {
+            this.esm = esm;
+            this.decoder = decoder;
+        }
+    }
+
+    static final class OfLayout extends EnumOption<Layout> {
         OfLayout() {
-            super(EsmLayout.class);
+            super(Layout.class);
         }
     }
 
@@ -141,7 +165,7 @@ public final class Convert extends ProteinCommand {
         FileChecks.requireName("--from", from);
         FileChecks.requireName("--to", to);
         FileChecks.requireDifferent("--to", to, "--from", from);
-        boolean folder = Files.isDirectory(from);
+        from = lastOfRun(from);
         if (Files.exists(from.resolve(ADAPTERS))) {
             merge();
             return;
@@ -150,40 +174,100 @@ public final class Convert extends ProteinCommand {
             throw new IllegalArgumentException("--base: expected this beside --from with adapters of PEFT, got " + from
                     + ", which has no " + ADAPTERS);
         }
-        Path head = contactHead != null ? contactHead : folder ? from : null;
-        SaveConfig config = SaveConfig.standard().withLayout(layout);
-        if (head != null && layout == EsmLayout.TRANSFORMERS) {
-            config = config.withUnusedFrom(head);
-        }
-        Esm2Config before = folder ? Esm2Checkpoint.config(from) : configOf(from);
+        Path model = Files.isDirectory(from) ? from : folderOf(from);
         try (Device device = Device.open()) {
-            if (folder && weights == Weights.TRAINED) {
-                Esm2Checkpoint.convert(device, from, to, config);
+            if (model != null && Models.isDecoder(model)) {
+                decoder(device, model);
             } else {
-                Esm2Config after = Esm2Checkpoint.inLayout(before, layout);
-                try (Esm2 model = new Esm2(
-                        device,
-                        after,
-                        new ModelPlan(),
-                        plan -> Parameters.allocateZeros(device, plan, dtypeOf(from)))) {
-                    RunState.of(model.parameters()).load(from);
-                    if (weights == Weights.AVERAGE) {
-                        loadAverage(model);
-                    }
-                    Esm2Checkpoint.save(model, to, config);
-                }
+                esm(device);
             }
-        }
-        for (String change : Esm2Checkpoint.changes(before, layout)) {
-            err().println("convert: the new model computes other numbers: " + change);
         }
         out().println("wrote " + to + " (" + EnumOption.word(layout) + ", provider "
                 + Provider.current().label() + ")");
     }
 
+    /** Returns the last checkpoint of a run that keeps several in a folder, or {@code folder} itself. */
+    private static Path lastOfRun(Path folder) {
+        if (!Files.isDirectory(folder) || Files.exists(folder.resolve("config.json"))) {
+            return folder;
+        }
+        try (CheckpointFolder run = CheckpointFolder.of(folder)) {
+            List<Long> steps = run.steps();
+            return steps.isEmpty() ? folder : run.step(steps.getLast());
+        }
+    }
+
+    private void esm(Device device) {
+        EsmLayout form = layout.esm;
+        if (form == null) {
+            throw new IllegalArgumentException(
+                    "--layout: expected transformers, nv-esm or nv-esm-unpadded of an ESM-2, got "
+                            + EnumOption.word(layout));
+        }
+        boolean folder = Files.isDirectory(from);
+        Path head = contactHead != null ? contactHead : folder ? from : null;
+        SaveConfig config = SaveConfig.standard().withLayout(form);
+        if (head != null && form == EsmLayout.TRANSFORMERS) {
+            config = config.withUnusedFrom(head);
+        }
+        Esm2Config before = folder ? Esm2Checkpoint.config(from) : configOf(from);
+        if (folder && weights == Weights.TRAINED) {
+            Esm2Checkpoint.convert(device, from, to, config);
+        } else {
+            Esm2Config after = Esm2Checkpoint.inLayout(before, form);
+            try (Esm2 model = new Esm2(
+                    device, after, new ModelPlan(), plan -> Parameters.allocateZeros(device, plan, dtypeOf(from)))) {
+                load(model.parameters());
+                Esm2Checkpoint.save(model, to, config);
+            }
+        }
+        for (String change : Esm2Checkpoint.changes(before, form)) {
+            err().println("convert: the new model computes other numbers: " + change);
+        }
+    }
+
+    private void decoder(Device device, Path model) {
+        DecoderLayout form = layout.decoder;
+        if (form == null) {
+            throw new IllegalArgumentException(
+                    "--layout: expected transformers or nvidia of a decoder, got " + EnumOption.word(layout));
+        }
+        if (contactHead != null) {
+            throw new IllegalArgumentException("--contact-head: expected none beside a decoder, got " + contactHead);
+        }
+        boolean folder = Files.isDirectory(from) && weights == Weights.TRAINED;
+        DecoderConfig config = DecoderCheckpoint.config(model);
+        DType dtype = folder ? DecoderCheckpoint.dtype(from) : dtypeOf(from);
+        try (Decoder made = folder
+                ? DecoderCheckpoint.open(device, from, dtype)
+                : new Decoder(device, config, new ModelPlan(), plan -> Parameters.allocateZeros(device, plan, dtype))) {
+            if (!folder) {
+                load(made.parameters());
+            }
+            DecoderCheckpoint.save(
+                    made, to, SaveConfig.standard().withLayout(form).withTokenizerFrom(model));
+        }
+    }
+
+    /** Loads the weights of a run, or their average. */
+    private void load(Parameters parameters) {
+        RunState.of(parameters).load(from);
+        if (weights == Weights.AVERAGE) {
+            loadAverage(parameters);
+        }
+    }
+
+    /** Returns the folder that a saved run has begun with; null where it has begun with a size, or the folder is gone. */
+    private static @Nullable Path folderOf(Path file) {
+        try (SafetensorsFile opened = SafetensorsFile.open(file)) {
+            String name = opened.metadata().getOrDefault("model", "");
+            return name.isEmpty() || !Files.isDirectory(Path.of(name)) ? null : Path.of(name);
+        }
+    }
+
     /** Writes a model whose weights are those of the base and of the adapters together. */
     private void merge() {
-        if (layout != EsmLayout.TRANSFORMERS || contactHead != null || weights != Weights.TRAINED) {
+        if (layout != Layout.TRANSFORMERS || contactHead != null || weights != Weights.TRAINED) {
             throw new IllegalArgumentException(
                     "--from: expected no --layout, --contact-head and --weights beside adapters of PEFT, got some");
         }
@@ -201,14 +285,14 @@ public final class Convert extends ProteinCommand {
     }
 
     /** Frozen weights have no average. */
-    private void loadAverage(Esm2 model) {
+    private void loadAverage(Parameters parameters) {
         try (SafetensorsFile opened = SafetensorsFile.open(from)) {
             Map<String, SafetensorsEntry> entries = opened.entries();
             if (entries.keySet().stream().noneMatch(name -> name.endsWith(AVERAGE))) {
                 throw new CommandFailure(
                         "--weights: expected a run of train --ema, which keeps an average, got " + from);
             }
-            RunState.of(model.parameters()).loadFrom(spec -> {
+            RunState.of(parameters).loadFrom(spec -> {
                 SafetensorsEntry entry = entries.get(spec.name() + AVERAGE);
                 return entry == null ? null : new Average(spec, entry);
             });

@@ -10,6 +10,7 @@ import dev.chagres.batch.TrainedModel;
 import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.checkpoint.RunState;
 import dev.chagres.models.decoder.Decoder;
+import dev.chagres.models.decoder.DecoderConfig;
 import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.Esm2Classifier;
 import dev.chagres.models.esm.Esm2Config;
@@ -23,8 +24,10 @@ import dev.chagres.optim.Optimizer;
 import dev.chagres.optim.SGD;
 import dev.chagres.parameter.Parameter;
 import java.io.ByteArrayOutputStream;
+import java.io.IOException;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
@@ -151,7 +154,9 @@ class ConvertTest {
         assertArrayEquals(logits(folder), logits(back));
         assertEquals(1, convert(folder, temporary.resolve("c"), "--contact-head=" + theirs + "x"));
         assertEquals(2, convert(folder, temporary.resolve("c"), "--layout=onnx"));
-        assertTrue(told.contains("'--layout': expected one of transformers, nv-esm, nv-esm-unpadded, got onnx"), told);
+        assertTrue(
+                told.contains("'--layout': expected one of transformers, nv-esm, nv-esm-unpadded, nvidia, got onnx"),
+                told);
     }
 
     private static float[] weights(TrainedModel model, Device device) {
@@ -189,6 +194,61 @@ class ConvertTest {
         assertTrue(told.contains("--base: expected this beside --from with adapters of PEFT"), told);
         assertEquals(2, convert(adapters, temporary.resolve("none"), "--layout=nv-esm"));
         assertTrue(told.contains("--from: expected no --layout, --contact-head and --weights beside adapters"), told);
+    }
+
+    /** Of a saved file, of the folder of a run, and there and back in the layout of NVIDIA's recipes: the same numbers. */
+    @Test
+    void decodersAreConverted() throws IOException {
+        Path folder = Path.of("..", "models", "src", "test", "resources", "huggingface/decoders/qwen3");
+        Path file = temporary.resolve("file");
+        Path run = temporary.resolve("run");
+        DecoderConfig config = DecoderCheckpoint.config(folder);
+        float[] expected;
+        float[] average;
+        try (Device device = Device.open();
+                Decoder model = new Decoder(device, config, DType.FLOAT32, 9);
+                Optimizer optimizer = new SGD.Config(0, 0).withAverage(0.5f).make(model.parameters(), List.of())) {
+            model.parameters().completeGradients();
+            for (Parameter one : model.parameters().all()) {
+                one.gradient().copyFrom(device.stream(), one.weight());
+            }
+            optimizer.step(0.25f);
+            RunState state = RunState.of(model.parameters())
+                    .optimizer(optimizer)
+                    .with(DecoderCheckpoint.files(config, DType.FLOAT32, folder));
+            state.save(file, Map.of("model", folder.toString()));
+            state.save(CheckpointFolder.of(run), 1, Map.of("model", folder.toString()));
+            state.save(CheckpointFolder.of(run), 2, Map.of("model", folder.toString()));
+            expected = weights(model, device);
+            optimizer.beginEvaluation();
+            average = weights(model, device);
+        }
+        Path theirs = temporary.resolve("theirs");
+        Path averaged = temporary.resolve("averaged");
+        assertEquals(0, convert(run, theirs, "--layout=nvidia"), () -> told);
+        assertTrue(told.contains("wrote " + theirs + " (nvidia, provider "), told);
+        assertTrue(Files.readString(theirs.resolve("config.json")).contains("NVQwen3ForCausalLM"));
+        assertEquals(0, convert(file, averaged, "--weights=average"), () -> told);
+        try (Device device = Device.open()) {
+            for (Path from : List.of(file, run, run.resolve("step-00000001"), theirs)) {
+                Path to = temporary.resolve(from.getFileName() + "-converted");
+                assertEquals(0, convert(from, to), () -> told);
+                try (Decoder model = DecoderCheckpoint.open(device, to, DType.FLOAT32)) {
+                    assertEquals(config, model.config());
+                    assertArrayEquals(expected, weights(model, device), from.toString());
+                }
+            }
+            try (Decoder model = DecoderCheckpoint.open(device, averaged, DType.FLOAT32)) {
+                assertArrayEquals(average, weights(model, device), 1e-6f);
+            }
+        }
+        assertEquals(2, convert(file, temporary.resolve("none"), "--layout=nv-esm"));
+        assertTrue(told.contains("--layout: expected transformers or nvidia of a decoder, got nv-esm"), told);
+        assertEquals(2, convert(file, temporary.resolve("none"), "--contact-head=" + folder));
+        assertTrue(told.contains("--contact-head: expected none beside a decoder"), told);
+        save(file, Esm2Form.published(), Map.of("model", "tiny", "form", "published"));
+        assertEquals(2, convert(file, temporary.resolve("none"), "--layout=nvidia"));
+        assertTrue(told.contains("--layout: expected transformers, nv-esm or nv-esm-unpadded of an ESM-2, got"), told);
     }
 
     @Test
