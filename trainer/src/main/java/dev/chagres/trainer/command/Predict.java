@@ -1,8 +1,6 @@
 package dev.chagres.trainer.command;
 
-import com.fasterxml.jackson.jr.ob.JSON;
 import dev.chagres.Device;
-import dev.chagres.io.AtomicFile;
 import dev.chagres.models.data.FastaReader;
 import dev.chagres.models.esm.Esm2Classifier;
 import dev.chagres.models.esm.Esm2ClassifierConfig;
@@ -12,20 +10,15 @@ import dev.chagres.models.huggingface.Esm2Checkpoint;
 import dev.chagres.models.huggingface.PeftAdapters;
 import java.io.IOException;
 import java.io.PrintStream;
-import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
-import java.util.Locale;
 import java.util.Map;
-import java.util.Objects;
 import java.util.stream.IntStream;
-import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Mixin;
-import picocli.CommandLine.Option;
 
 /**
  * Says what a fine-tuned ESM-2 predicts of proteins.
@@ -58,19 +51,8 @@ public final class Predict extends ProteinCommand {
     @Mixin
     private ModelOptions model = new ModelOptions();
 
-    @Option(
-            names = "--out",
-            converter = FileChecks.FileOption.class,
-            paramLabel = "FILE.jsonl",
-            description = "the file to write (default: standard output)")
-    private @Nullable Path output;
-
-    @Option(
-            names = "--long",
-            converter = LongSequences.Words.class,
-            paramLabel = "refuse|cut",
-            description = "what becomes of proteins longer than --context (default: refuse)")
-    private LongSequences longer = LongSequences.REFUSE;
+    @Mixin
+    private JsonLines output = new JsonLines();
 
     /** A protein whose sequence waits for a batch. */
     private record Asked(Map<String, Object> line, int[] tokens) {}
@@ -95,36 +77,24 @@ public final class Predict extends ProteinCommand {
     public static int run(PrintStream out, PrintStream err, String... arguments) {
         Predict predict = new Predict(out, err);
         int status = CommandStart.of(predict, out, err, arguments);
-        return predict.output == null ? CommandStart.printed(status, "predict", out, err) : status;
-    }
-
-    /** Where lines go. */
-    private interface Lines {
-        void add(byte[] line);
+        return predict.output.status(status, "predict", out, err);
     }
 
     @Override
     void run() throws IOException {
         FastaOptions fasta = model.fasta();
-        FileChecks.requireName("--out", output);
-        fasta.requireOthers("--out", output);
-        if (longer == LongSequences.WINDOWS) {
-            throw new IllegalArgumentException("--long: expected refuse or cut, got windows");
-        }
+        output.check(fasta);
         model.begin();
         Path folder = model.folder();
         boolean adapters = Files.exists(folder.resolve(ADAPTERS));
         Path whole = adapters ? base(folder) : folder;
         int context = context(whole);
-        Proteins proteins =
-                Proteins.of(fasta.source(), longer == LongSequences.REFUSE ? context - 2 : Integer.MAX_VALUE, context);
+        Proteins proteins = output.proteins(fasta, context);
         try (Device device = Device.open();
                 Esm2Classifier opened = adapters
                         ? PeftAdapters.openMergedClassifier(device, whole, folder, model.dtype())
                         : Esm2Checkpoint.openClassifier(device, folder, model.dtype());
-                PackedModel packed = PackedModel.logits(opened);
-                ProgressLine progress = new ProgressLine(err(), "proteins", proteins.count());
-                AtomicFile file = output == null ? null : AtomicFile.create(output)) {
+                PackedModel packed = PackedModel.logits(opened)) {
             List<String> names = adapters ? PeftAdapters.labels(folder) : Esm2Checkpoint.labels(folder);
             var meaning = new Meaning(
                     opened.config(),
@@ -134,19 +104,10 @@ public final class Predict extends ProteinCommand {
                                     .toList()
                             : names,
                     TargetScale.read(folder));
-            Lines lines = file == null ? line -> out().print(new String(line, StandardCharsets.UTF_8)) : file::append;
-            predict(proteins, packed, meaning, context - 2, lines, progress);
-            proteins.tellUnknown(file == null ? err() : out());
-            if (file != null) {
-                file.publish();
-                out().printf(
-                                Locale.ROOT,
-                                "%s, %,d tokens in %.1f s%npredictions: %s%n",
-                                proteins.text(),
-                                computed,
-                                progress.seconds(),
-                                output);
-            }
+            output.write(this, proteins, "predictions", (lines, progress) -> {
+                predict(proteins, packed, meaning, context - 2, lines, progress);
+                return computed;
+            });
         }
     }
 
@@ -171,7 +132,12 @@ public final class Predict extends ProteinCommand {
     }
 
     private void predict(
-            Proteins proteins, PackedModel packed, Meaning meaning, int most, Lines lines, ProgressLine progress)
+            Proteins proteins,
+            PackedModel packed,
+            Meaning meaning,
+            int most,
+            JsonLines.Lines lines,
+            ProgressLine progress)
             throws IOException {
         long number = 0;
         long residues = 0;
@@ -197,7 +163,7 @@ public final class Predict extends ProteinCommand {
         }
     }
 
-    private void compute(PackedModel packed, Meaning meaning, Lines lines) throws IOException {
+    private void compute(PackedModel packed, Meaning meaning, JsonLines.Lines lines) throws IOException {
         Rows rows = new Rows(
                 packed.compute(pending.stream().map(Asked::tokens).toList()),
                 packed.columns(),
@@ -206,7 +172,7 @@ public final class Predict extends ProteinCommand {
         for (Asked each : pending) {
             tell(each, rows, row, meaning);
             row += each.tokens().length;
-            lines.add((Objects.requireNonNull(JSON.std.asString(each.line())) + "\n").getBytes(StandardCharsets.UTF_8));
+            lines.add(each.line());
         }
         computed += pendingTokens;
         pending.clear();

@@ -1,15 +1,12 @@
 package dev.chagres.trainer.command;
 
-import com.fasterxml.jackson.jr.ob.JSON;
 import dev.chagres.Device;
-import dev.chagres.io.AtomicFile;
 import dev.chagres.models.data.EsmVocabulary;
 import dev.chagres.models.data.FastaReader;
 import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.Esm2Config;
 import java.io.IOException;
 import java.io.PrintStream;
-import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -17,9 +14,7 @@ import java.util.Arrays;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
-import java.util.Locale;
 import java.util.Map;
-import java.util.Objects;
 import java.util.Set;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
@@ -60,12 +55,8 @@ public final class Score extends ProteinCommand {
     @Mixin
     private RecipeOption recipe = new RecipeOption();
 
-    @Option(
-            names = "--out",
-            converter = FileChecks.FileOption.class,
-            paramLabel = "FILE.jsonl",
-            description = "the file to write (default: standard output)")
-    private @Nullable Path output;
+    @Mixin
+    private JsonLines output = new JsonLines();
 
     @Option(
             names = "--mutation",
@@ -79,13 +70,6 @@ public final class Score extends ProteinCommand {
             paramLabel = "FILE",
             description = "score the mutations of this file")
     private @Nullable Path mutationFile;
-
-    @Option(
-            names = "--long",
-            converter = LongSequences.Words.class,
-            paramLabel = "refuse|cut",
-            description = "what becomes of proteins longer than --context (default: refuse)")
-    private LongSequences longer = LongSequences.REFUSE;
 
     /** What becomes a line, once its sequences are computed. */
     private static final class Asked {
@@ -128,50 +112,29 @@ public final class Score extends ProteinCommand {
     static int run(PrintStream out, PrintStream err, String... arguments) {
         Score score = new Score(out, err);
         int status = CommandStart.of(score, out, err, arguments);
-        return score.output == null ? CommandStart.printed(status, "score", out, err) : status;
-    }
-
-    /** Where lines go. */
-    private interface Lines {
-        void add(byte[] line);
+        return score.output.status(status, "score", out, err);
     }
 
     @Override
     void run() throws IOException {
         FastaOptions fasta = model.fasta();
-        FileChecks.requireName("--out", output);
-        fasta.requireOthers("--out", output);
-        FileChecks.requireDifferent("--out", output, "--mutations", mutationFile);
-        if (longer == LongSequences.WINDOWS) {
-            throw new IllegalArgumentException("--long: expected refuse or cut, got windows");
-        }
+        output.check(fasta);
+        FileChecks.requireDifferent("--out", output.path(), "--mutations", mutationFile);
         mutations.forEach(text -> Mutation.of("--mutation", text));
         Map<String, List<String>> ofFile = mutationsOfFile();
         model.begin();
         recipe.requireWeights(model.precision());
         Esm2Config config = model.config();
         int most = config.context() - 2;
-        Proteins proteins = Proteins.of(
-                fasta.source(), longer == LongSequences.REFUSE ? most : Integer.MAX_VALUE, config.context());
+        Proteins proteins = output.proteins(fasta, config.context());
         checkMutations(proteins, ofFile, most);
         try (Device device = Device.open();
                 Esm2 opened = model.open(device);
-                PackedModel packed = PackedModel.logits(opened, recipe.recipe());
-                ProgressLine progress = new ProgressLine(err(), "proteins", proteins.count());
-                AtomicFile file = output == null ? null : AtomicFile.create(output)) {
-            Lines lines = file == null ? line -> out().print(new String(line, StandardCharsets.UTF_8)) : file::append;
-            score(proteins, packed, ofFile, most, lines, progress);
-            proteins.tellUnknown(file == null ? err() : out());
-            if (file != null) {
-                file.publish();
-                out().printf(
-                                Locale.ROOT,
-                                "%s, %,d tokens in %.1f s%nscores: %s%n",
-                                proteins.text(),
-                                computed,
-                                progress.seconds(),
-                                output);
-            }
+                PackedModel packed = PackedModel.logits(opened, recipe.recipe())) {
+            output.write(this, proteins, "scores", (lines, progress) -> {
+                score(proteins, packed, ofFile, most, lines, progress);
+                return computed;
+            });
         }
     }
 
@@ -242,7 +205,7 @@ public final class Score extends ProteinCommand {
             PackedModel packed,
             Map<String, List<String>> ofFile,
             int most,
-            Lines lines,
+            JsonLines.Lines lines,
             ProgressLine progress)
             throws IOException {
         boolean mutants = !mutations.isEmpty() || mutationFile != null;
@@ -269,7 +232,8 @@ public final class Score extends ProteinCommand {
         compute(packed, lines);
     }
 
-    private void askMutant(String id, String text, int[] tokens, PackedModel packed, Lines lines) throws IOException {
+    private void askMutant(String id, String text, int[] tokens, PackedModel packed, JsonLines.Lines lines)
+            throws IOException {
         List<Mutation> together = Mutation.of("--mutation", text);
         int[] places = together.stream().mapToInt(Mutation::place).toArray();
         Map<String, Object> line = new LinkedHashMap<>();
@@ -282,7 +246,7 @@ public final class Score extends ProteinCommand {
         ask(new Masked(new Asked(line, "score", more, less, 1), tokens, places), packed, lines);
     }
 
-    private void askProtein(String id, long number, int length, int[] tokens, PackedModel packed, Lines lines)
+    private void askProtein(String id, long number, int length, int[] tokens, PackedModel packed, JsonLines.Lines lines)
             throws IOException {
         int taken = tokens.length - 2;
         Map<String, Object> line = new LinkedHashMap<>();
@@ -296,7 +260,7 @@ public final class Score extends ProteinCommand {
         }
     }
 
-    private void ask(Masked masked, PackedModel packed, Lines lines) throws IOException {
+    private void ask(Masked masked, PackedModel packed, JsonLines.Lines lines) throws IOException {
         int length = masked.tokens().length;
         if (!pending.isEmpty() && pendingTokens + length > model.batchTokens()) {
             compute(packed, lines);
@@ -305,7 +269,7 @@ public final class Score extends ProteinCommand {
         pendingTokens += length;
     }
 
-    private void compute(PackedModel packed, Lines lines) throws IOException {
+    private void compute(PackedModel packed, JsonLines.Lines lines) throws IOException {
         if (pending.isEmpty()) {
             return;
         }
@@ -358,11 +322,11 @@ public final class Score extends ProteinCommand {
         return log;
     }
 
-    private static void tell(Asked asked, Lines lines) throws IOException {
+    private static void tell(Asked asked, JsonLines.Lines lines) throws IOException {
         asked.line.put(asked.key, asked.sum);
         if (asked.more.length == 0) {
             asked.line.put("pseudoPerplexity", Math.exp(-asked.sum / asked.terms));
         }
-        lines.add((Objects.requireNonNull(JSON.std.asString(asked.line)) + "\n").getBytes(StandardCharsets.UTF_8));
+        lines.add(asked.line);
     }
 }
