@@ -2,15 +2,15 @@ package dev.chagres.trainer;
 
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.io.AtomicFile;
+import dev.chagres.trainer.command.Pictures;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
+import java.util.function.Supplier;
 import java.util.stream.IntStream;
-import javax.imageio.ImageIO;
-import org.knowm.xchart.BitmapEncoder;
 import org.knowm.xchart.XYChart;
 import org.knowm.xchart.XYChartBuilder;
 import org.knowm.xchart.style.Styler;
@@ -54,7 +54,7 @@ final class LossPlot implements AutoCloseable {
         var probe = new LossCurve();
         probe.add(1, 1);
         probe.add(2, 2);
-        render(chart("probe", probe));
+        render(() -> chart("probe", probe));
         file = AtomicFile.create(target);
     }
 
@@ -64,7 +64,7 @@ final class LossPlot implements AutoCloseable {
      * @throws java.io.UncheckedIOException when the file cannot be written
      */
     void write(String title, LossCurve losses) {
-        publish(chart(title, losses));
+        publish(() -> chart(title, losses));
     }
 
     /**
@@ -73,10 +73,10 @@ final class LossPlot implements AutoCloseable {
      * @throws java.io.UncheckedIOException when the file cannot be written
      */
     void write(String title, Map<String, LossCurve> curves, int smoothed) {
-        publish(chart(title, curves, smoothed));
+        publish(() -> chart(title, curves, smoothed));
     }
 
-    private void publish(XYChart chart) {
+    private void publish(Supplier<XYChart> chart) {
         file.append(render(chart));
         file.publish();
     }
@@ -87,20 +87,11 @@ final class LossPlot implements AutoCloseable {
         file.discard();
     }
 
-    private byte[] render(XYChart chart) {
-        System.setProperty("java.awt.headless", "true");
-        // A picture fits into memory; the folder for temporary files, which may be missing or full, is not needed.
-        ImageIO.setUseCache(false);
+    private byte[] render(Supplier<XYChart> chart) {
         try {
-            return BitmapEncoder.getBitmapBytes(chart, BitmapEncoder.BitmapFormat.PNG);
+            return Pictures.png(chart);
         } catch (IOException e) {
-            throw new TrainingException(ForeignText.plain(target) + ": no picture can be drawn: " + e, e);
-        } catch (RuntimeException | LinkageError e) {
-            // Where Java finds no font it fails in one of several classes, none of which says what is missing.
-            throw new TrainingException(
-                    ForeignText.plain(target) + ": no picture can be drawn here (" + e
-                            + "); Java needs fonts: apt-get install fontconfig fonts-dejavu-core, or leave --plot out",
-                    e);
+            throw new TrainingException(ForeignText.plain(target) + ": " + e.getMessage(), e);
         }
     }
 

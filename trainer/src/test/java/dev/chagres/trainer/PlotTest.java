@@ -5,12 +5,14 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.chagres.models.text.ChatTemplate;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.List;
 import javax.imageio.ImageIO;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -64,6 +66,47 @@ class PlotTest {
                 8M fp16: 1 step, mean loss of the last 1: 3.0000 (not compared: other steps than the first's)
                 """, out);
         assertNotNull(ImageIO.read(picture.toFile()));
+    }
+
+    /** A runtime that jlink made of few modules says which one it lacks, before anything is read. */
+    @Test
+    void aRuntimeThatCannotDrawSaysWhatItLacks() throws IOException, InterruptedException {
+        String told = withoutDesktop(2, Plot.class, "none.jsonl", "--output=x.png");
+        assertEquals(
+                "plot: --output: expected a Java runtime with the module java.desktop, which draws pictures, got one"
+                        + " without it; take a whole JDK, or make yours with jlink --add-modules java.desktop, or leave"
+                        + " --output out (plot --help lists the options)",
+                told.strip());
+        Files.writeString(folder.resolve("chat_template.jinja"), "{{ messages[0].content }}");
+        String chat = withoutDesktop(1, Chat.class, folder.toString());
+        assertTrue(
+                chat.contains("TextException: " + folder.resolve("chat_template.jinja")
+                        + ": expected a Java runtime with the module java.desktop, whose java.beans templates need, got"
+                        + " one without it; take a whole JDK, or make yours with jlink --add-modules java.desktop"),
+                chat);
+    }
+
+    /** A program that opens a chat template. */
+    static final class Chat {
+        private Chat() {}
+
+        public static void main(String[] arguments) {
+            ChatTemplate.open(Path.of(arguments[0]));
+        }
+    }
+
+    private static String withoutDesktop(int status, Class<?> program, String... arguments)
+            throws IOException, InterruptedException {
+        Process process = new ProcessBuilder(TrainJvm.command(
+                        List.of(),
+                        List.of("--limit-modules", "java.logging,java.xml,java.management,jdk.jfr,jdk.unsupported"),
+                        program,
+                        List.of(arguments)))
+                .redirectErrorStream(true)
+                .start();
+        String told = new String(process.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
+        assertEquals(status, process.waitFor(), told);
+        return told;
     }
 
     /** By model, recipe and ranks; where these are alike by the file, the first one's too. */

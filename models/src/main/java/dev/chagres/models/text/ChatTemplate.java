@@ -35,6 +35,9 @@ public final class ChatTemplate {
     /** Most bytes of a file with a template; configurations list special tokens, too. */
     private static final long MOST_BYTES = 1L << 26;
 
+    /** The module of {@code java.beans}. */
+    private static final String BEANS = "java.desktop";
+
     private static final List<String> SPECIAL = List.of("bos_token", "eos_token", "pad_token", "unk_token");
     private static final String ASSISTANT = "assistant";
 
@@ -127,7 +130,7 @@ public final class ChatTemplate {
     /**
      * Opens the template of a folder.
      *
-     * @throws TextException when the folder has none, or a file cannot be read
+     * @throws TextException when the folder has none, a file cannot be read, or the Java runtime lacks the module {@code java.desktop}
      * @throws IllegalStateException when the library is not on the class path
      */
     public static ChatTemplate open(Path folder) {
@@ -157,6 +160,13 @@ public final class ChatTemplate {
             if (value instanceof String text) {
                 special.put(name, text);
             }
+        }
+        if (ModuleLayer.boot().findModule(BEANS).isEmpty()) {
+            throw new TextException(
+                    from,
+                    "expected a Java runtime with the module " + BEANS + ", whose java.beans templates need, got one"
+                            + " without it; take a whole JDK, or make yours with jlink --add-modules " + BEANS,
+                    null);
         }
         try {
             return new ChatTemplate(from, new JinjaTemplate(from, source), special);

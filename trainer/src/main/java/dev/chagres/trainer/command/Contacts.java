@@ -26,9 +26,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
-import javax.imageio.ImageIO;
 import org.jspecify.annotations.Nullable;
-import org.knowm.xchart.BitmapEncoder;
 import org.knowm.xchart.HeatMapChart;
 import org.knowm.xchart.HeatMapChartBuilder;
 import picocli.CommandLine.Command;
@@ -208,8 +206,15 @@ public final class Contacts extends ProteinCommand {
     }
 
     private static void draw(Path file, String id, float[][] contacts) {
-        System.setProperty("java.awt.headless", "true");
-        ImageIO.setUseCache(false); // A picture fits into memory; the folder for temporary files is not needed.
+        try (AtomicFile picture = AtomicFile.create(file)) {
+            picture.append(Pictures.png(() -> chart(id, contacts)));
+            picture.publish();
+        } catch (IOException e) {
+            throw new CommandFailure(ForeignText.plain(file) + ": " + e.getMessage(), e);
+        }
+    }
+
+    private static HeatMapChart chart(String id, float[][] contacts) {
         int stride = Math.max(1, Math.ceilDiv(contacts.length, MOST_CELLS));
         int cells = Math.ceilDiv(contacts.length, stride);
         List<Integer> places = new ArrayList<>();
@@ -234,18 +239,7 @@ public final class Contacts extends ProteinCommand {
         chart.getStyler().setXAxisMaxLabelCount(11).setChartBackgroundColor(Color.WHITE);
         chart.getStyler().setPlotContentSize(1).setAntiAlias(false);
         chart.addSeries("p", places, places, heat);
-        try (AtomicFile picture = AtomicFile.create(file)) {
-            picture.append(BitmapEncoder.getBitmapBytes(chart, BitmapEncoder.BitmapFormat.PNG));
-            picture.publish();
-        } catch (IOException e) {
-            throw new CommandFailure(ForeignText.plain(file) + ": no picture can be drawn: " + e, e);
-        } catch (RuntimeException | LinkageError e) {
-            // Where Java finds no font it fails in one of several classes, none of which says what is missing.
-            throw new CommandFailure(
-                    ForeignText.plain(file) + ": no picture can be drawn here (" + e
-                            + "); Java needs fonts: apt-get install fontconfig fonts-dejavu-core, or leave --plot out",
-                    e);
-        }
+        return chart;
     }
 
     private static float mean(float[][] contacts, int x, int y, int stride) {

@@ -23,12 +23,16 @@ public final class FileChecks {
         }
     }
 
-    /** Refuses a name that does not end with {@code .png}. */
+    /** Refuses a name that does not end with {@code .png}, and any where no picture can be drawn. */
     public static void requirePicture(String option, @Nullable Path file) {
         requireName(option, file);
         if (file != null && !file.toString().toLowerCase(Locale.ROOT).endsWith(".png")) {
             throw new IllegalArgumentException(
                     option + ": expected a name that ends with .png, got " + ForeignText.plain(file));
+        }
+        String missing = file == null ? null : Pictures.missing();
+        if (missing != null) {
+            throw new IllegalArgumentException(option + ": " + missing + ", or leave " + option + " out");
         }
     }
 

@@ -3,6 +3,7 @@ package dev.chagres.trainer.plan;
 import dev.chagres.estimate.KernelTimes;
 import dev.chagres.estimate.KernelTrace;
 import dev.chagres.io.AtomicFile;
+import dev.chagres.trainer.command.Pictures;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.PrintStream;
@@ -12,7 +13,6 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
 import java.util.function.Supplier;
-import org.knowm.xchart.BitmapEncoder;
 import org.knowm.xchart.CategoryChartBuilder;
 import org.knowm.xchart.XYChart;
 import org.knowm.xchart.XYChartBuilder;
@@ -184,14 +184,16 @@ final class ProfileReport {
         return chart;
     }
 
-    /** Where Java finds no font there is no picture, which a line says. */
+    /** Where Java cannot draw there is no picture, which a line says. */
     private void draw(Path picture, List<Path> written, Supplier<Chart<?, ?>> chart) throws IOException {
+        byte[] bytes;
         try {
-            Files.write(picture, BitmapEncoder.getBitmapBytes(chart.get(), BitmapEncoder.BitmapFormat.PNG));
-            written.add(picture);
-        } catch (RuntimeException | LinkageError e) {
-            err.println(
-                    "profile: no picture: Java needs fonts: apt-get install fontconfig fonts-dejavu-core (" + e + ")");
+            bytes = Pictures.png(chart);
+        } catch (IOException e) {
+            err.println("profile: " + e.getMessage());
+            return;
         }
+        Files.write(picture, bytes);
+        written.add(picture);
     }
 }
