@@ -296,7 +296,7 @@ public final class RunState {
     }
 
     private ShardedState alone() {
-        return new ShardedState(parameters, null, null, List.of(), List.of(), ofOneRank());
+        return new ShardedState(parameters, null, null, List.of(), ofOneRank());
     }
 
     private Set<String> weights() {
@@ -393,7 +393,7 @@ public final class RunState {
             ensureAllLayers();
         }
         if (pipeline == null && isWhole()) {
-            return new ShardedState(parameters, present, present.communicator(), List.of(), List.of(), ofOneRank());
+            return new ShardedState(parameters, present, present.communicator(), List.of(), ofOneRank());
         }
         StateShards tensors = new StateShards(present, pipeline, mesh);
         State own = optimizer == null
@@ -408,8 +408,7 @@ public final class RunState {
                 present,
                 tensors.world,
                 tensors.of(vectors),
-                tensors.coded(vectors),
-                State.of(own, further()));
+                State.of(own, tensors.coded(vectors), further()));
     }
 
     /** Returns whether each rank has all weights and all of the optimizer's state. */

@@ -19,7 +19,6 @@ import dev.chagres.io.SafetensorsWriter;
 import dev.chagres.io.TensorSource;
 import dev.chagres.io.TensorSpec;
 import dev.chagres.nccl.Communicator;
-import dev.chagres.parameter.CodedState;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.State;
 import dev.chagres.sharding.Strategy;
@@ -69,9 +68,7 @@ final class ShardedState {
     /** The values that elements of these may have, by name. */
     private final Map<String, State.Values> limits;
 
-    private final List<CodedState> coded;
-
-    /** The state that every rank has whole. */
+    /** The state that every rank has whole, and which of all tensors are codes and their scales. */
     private final State own;
 
     ShardedState(
@@ -79,7 +76,6 @@ final class ShardedState {
             @Nullable Strategy strategy,
             @Nullable Communicator all,
             List<? extends StateTensor> sharedTensors,
-            List<CodedState> sharedCodes,
             State own) {
         this.parameters = parameters;
         this.strategy = strategy;
@@ -88,8 +84,6 @@ final class ShardedState {
         shared = sharedTensors.stream().map(StateTensor::spec).toList();
         limits = sharedTensors.stream()
                 .collect(Collectors.toMap(tensor -> tensor.spec().name(), StateTensor::may, (first, _) -> first));
-        coded = new ArrayList<>(sharedCodes);
-        coded.addAll(own.coded());
         int ranks = all == null ? 1 : all.ranks();
         tensors = new ArrayList<>(sharedTensors);
         own.ensureNoneQuantized();
@@ -175,7 +169,7 @@ final class ShardedState {
                 : "");
         RecipeDifferences differences = folder.isEmpty()
                 ? transfer(ranks, transfer -> {
-                    try (SafetensorsFile opened = SafetensorsFile.open(file, coded)) {
+                    try (SafetensorsFile opened = SafetensorsFile.open(file, own.coded())) {
                         RecipeDifferences found = between(opened, call);
                         read(opened, found, transfer);
                         found.ignored().forEach(transfer::ignored);
@@ -251,7 +245,7 @@ final class ShardedState {
         try (HostBuffer host = HostBuffer.pinned(stream().device(), StateTransfer.PIECE_BYTES);
                 Closing opened = new Closing()) {
             accord.together(() -> {
-                SafetensorsFile file = opened.file(SafetensorsFile.open(folder, coded));
+                SafetensorsFile file = opened.file(SafetensorsFile.open(folder, own.coded()));
                 RecipeDifferences differences = between(file, call);
                 State present = differences.isEmpty() ? own : own.withoutRecipe(differences.ignored());
                 numbers.putAll(Safetensors.numbers(file, shared, present));

@@ -12,7 +12,6 @@ import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
 import dev.chagres.optim.StateVector;
 import dev.chagres.parallel.ParameterSplit;
-import dev.chagres.parameter.CodedState;
 import dev.chagres.parameter.FlatParameter;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.ParameterShard.Part;
@@ -108,13 +107,15 @@ final class StateShards {
         return tensors;
     }
 
-    /** Returns which of the tensors are codes and their scales. */
-    List<CodedState> coded(List<StateVector> vectors) {
-        return all.stream()
+    /** Returns which of the tensors are codes and their scales, as a state that has nothing else. */
+    State coded(List<StateVector> vectors) {
+        State.Builder codes = new State.Builder();
+        all.stream()
                 .filter(parameter -> !parameter.isFrozen())
-                .flatMap(parameter ->
-                        vectors.stream().filter(vector -> vector.block() > 1).map(vector -> vector.coded(parameter)))
-                .toList();
+                .forEach(parameter -> vectors.stream()
+                        .filter(vector -> vector.block() > 1)
+                        .forEach(vector -> codes.coded(vector.coded(parameter))));
+        return codes.build();
     }
 
     private DType type(Parameter parameter) {
