@@ -149,7 +149,7 @@ public final class FineTune implements Callable<Integer> {
             proteins.check(lora, options);
             tuned = proteins.tuned(model, lora, options);
         }
-        new TuningRun(tuned, options, save, interruption, out)
+        new TuningRun(tuned, options, save, interruption, out, err)
                 .train(resumeSaved ? TuningRun.Earlier.RESUMED : TuningRun.Earlier.REFUSED);
     }
 }

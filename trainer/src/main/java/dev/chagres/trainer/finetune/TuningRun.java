@@ -19,6 +19,7 @@ import dev.chagres.trainer.TrainingRun;
 import dev.chagres.trainer.callback.Evaluation;
 import dev.chagres.trainer.command.EnumOption;
 import dev.chagres.trainer.command.Interruption;
+import dev.chagres.trainer.command.ProgressLine;
 import java.io.IOException;
 import java.io.PrintStream;
 import java.io.UncheckedIOException;
@@ -48,18 +49,26 @@ final class TuningRun {
     private final Path state;
     private final Interruption interruption;
     private final PrintStream out;
+    private final PrintStream err;
 
     /**
      * Prepares a run.
      *
      * @param folder that it writes; the state lies beside it until then
      */
-    TuningRun(Tuned tuned, TuningOptions options, Path folder, Interruption interruption, PrintStream out) {
+    TuningRun(
+            Tuned tuned,
+            TuningOptions options,
+            Path folder,
+            Interruption interruption,
+            PrintStream out,
+            PrintStream err) {
         this.tuned = tuned;
         this.options = options;
         this.folder = folder;
         this.interruption = interruption;
         this.out = out;
+        this.err = err;
         state = folder.resolveSibling(folder.getFileName() + ".best.safetensors");
     }
 
@@ -115,8 +124,11 @@ final class TuningRun {
             kept.onResume(before);
             trainer = trainer.withResume(state);
         }
-        try {
-            trainer.withCallback(kept).withCallback(new Stop(interruption)).train(tuned.training(), steps);
+        try (var progress = new ProgressLine(err)) {
+            trainer.withCallback(new Told(progress, err, steps))
+                    .withCallback(kept)
+                    .withCallback(new Stop(interruption))
+                    .train(tuned.training(), steps);
         } catch (RuntimeException failure) {
             try {
                 end(kept.told(), earlier == Earlier.RESUMED);
@@ -140,6 +152,49 @@ final class TuningRun {
         @Override
         public void onStart(TrainingRun run) {
             interruption.onInterrupt(run::stop);
+        }
+    }
+
+    /**
+     * Says how far the run is, the first step at once.
+     *
+     * <p>Threading: confined to the thread that trains.
+     */
+    private static final class Told implements Callback {
+        private final ProgressLine line;
+        private final PrintStream err;
+        private final int steps;
+        private boolean begun;
+
+        Told(ProgressLine line, PrintStream err, int steps) {
+            this.line = line;
+            this.err = err;
+            this.steps = steps;
+        }
+
+        @Override
+        public void onStep(TrainingRun run, StepMetrics step) {
+            if (begun) {
+                line.at(() -> text(step));
+            } else {
+                begun = true;
+                err.println(text(step));
+            }
+        }
+
+        private String text(StepMetrics step) {
+            return String.format(
+                    Locale.ROOT,
+                    "step %d/%d  loss %.4f  %,.0f tokens/s",
+                    step.step(),
+                    steps,
+                    step.loss(),
+                    step.tokensPerSecond());
+        }
+
+        @Override
+        public void onEvaluation(TrainingRun run, Evaluation.Result result) {
+            line.close();
         }
     }
 

@@ -141,6 +141,7 @@ class FineTuneTest {
         writeBoth();
         assertEquals(0, tune("classification", "whole", "--learning-rate", "0.003", "--metric", "accuracy"), err);
         assertTrue(accuracy() > 0.9, out);
+        assertTrue(err.matches("(?s)(.*\n)?step 1/\\d+  loss \\d\\.\\d{4}  [\\d,]+ tokens/s\n.*"), err);
         assertEquals(List.of("membrane", "nuc,leus", "x"), Esm2Checkpoint.labels(folder.resolve("whole")));
         assertEquals(
                 Task.SEQUENCES,
