@@ -323,6 +323,28 @@ class FineTuneTest {
         assertTrue(Files.notExists(folder.resolve("stopped.best.safetensors")));
     }
 
+    /** A terminal that is closed, say, when the second evaluation is told. */
+    @Test
+    void writesTheBestStateWhenItFails() throws IOException {
+        writeBoth();
+        var told = new ArrayList<String>();
+        var err = new PrintStream(new ByteArrayOutputStream());
+        var out = new PrintStream(OutputStream.nullOutputStream()) {
+            @Override
+            public void println(String line) {
+                told.add(line);
+                if (told.stream().filter(one -> one.startsWith("step ")).count() == 2) {
+                    throw new IllegalStateException("gone");
+                }
+            }
+        };
+        assertEquals(1, FineTune.run(new Interruption("finetune", err), out, err, options("classification", "failed")));
+        String best = told.get(1);
+        assertTrue(best.startsWith("step ") && best.endsWith(", best so far"), told::toString);
+        assertEquals(List.of("membrane", "nuc,leus", "x"), Esm2Checkpoint.labels(folder.resolve("failed")));
+        assertTrue(Files.notExists(folder.resolve("failed.best.safetensors")));
+    }
+
     /** What is kept has the same steps before it as a run that nothing ends, and the same bytes in the end. */
     @Test
     void goesOnFromWhatAnInterruptedRunHasKept() throws IOException {

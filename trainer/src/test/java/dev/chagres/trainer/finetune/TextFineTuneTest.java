@@ -20,11 +20,13 @@ import dev.chagres.parameter.Parameter;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.PrintStream;
+import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
 import java.util.regex.Pattern;
@@ -148,6 +150,40 @@ class TextFineTuneTest {
         folder = saved;
         assertEquals(0, run("--learning-rate=1e-9", "--save=" + parent.resolve("again")), () -> err);
         assertTrue(losses()[0] < losses[0] - 0.2, out);
+    }
+
+    /** Without evaluations the last state is kept, from which the same command goes on. */
+    @Test
+    void goesOnAfterAFailure() throws IOException {
+        String[] options = {
+            "--model=" + folder,
+            "--text=" + parent.resolve("pairs.jsonl"),
+            "--context=64",
+            "--tokens-per-step=512",
+            "--epochs=2",
+            "--eval-every=4",
+            "--resume-saved",
+            "--save="
+        };
+        String save = options[options.length - 1];
+        options[options.length - 1] = save + parent.resolve("whole");
+        var err = new PrintStream(new ByteArrayOutputStream());
+        assertEquals(0, FineTune.run(new PrintStream(new ByteArrayOutputStream()), err, options));
+        options[options.length - 1] = save + parent.resolve("parts");
+        var failing = new PrintStream(new ByteArrayOutputStream()) {
+            @Override
+            public PrintStream printf(Locale locale, String format, Object... arguments) {
+                throw new UncheckedIOException(new IOException("gone"));
+            }
+        };
+        assertEquals(1, FineTune.run(failing, err, options));
+        assertTrue(Files.exists(parent.resolve("parts.best.safetensors")) && Files.notExists(parent.resolve("parts")));
+        var told = new ByteArrayOutputStream();
+        assertEquals(0, FineTune.run(new PrintStream(told, true, StandardCharsets.UTF_8), err, options));
+        assertTrue(told.toString(StandardCharsets.UTF_8).startsWith("goes on from "));
+        assertEquals(
+                -1,
+                Files.mismatch(parent.resolve("whole/model.safetensors"), parent.resolve("parts/model.safetensors")));
     }
 
     @Test
