@@ -6,6 +6,7 @@ import dev.chagres.parameter.LoraConfig;
 import dev.chagres.trainer.TrainingException;
 import dev.chagres.trainer.command.CommandStart;
 import dev.chagres.trainer.command.Interruption;
+import java.io.IOException;
 import java.io.PrintStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -113,7 +114,7 @@ public final class FineTune implements Callable<Integer> {
     }
 
     @Override
-    public Integer call() throws InterruptedException {
+    public Integer call() throws IOException, InterruptedException {
         interruption.arm();
         try {
             fineTune();
@@ -128,7 +129,7 @@ public final class FineTune implements Callable<Integer> {
         }
     }
 
-    private void fineTune() throws InterruptedException {
+    private void fineTune() throws IOException, InterruptedException {
         options.check();
         texts.check();
         if (Files.exists(save)) {

@@ -16,6 +16,7 @@ import dev.chagres.trainer.Callback;
 import dev.chagres.trainer.StepMetrics;
 import dev.chagres.trainer.Trainer;
 import dev.chagres.trainer.TrainingRun;
+import dev.chagres.trainer.callback.Checkpoints;
 import dev.chagres.trainer.callback.Evaluation;
 import dev.chagres.trainer.command.EnumOption;
 import dev.chagres.trainer.command.Interruption;
@@ -87,8 +88,18 @@ final class TuningRun {
      * Trains on all ranks, and writes the folder.
      *
      * @throws DataException when no evaluation has given a number, or the state of an earlier run is refused
+     * @throws IOException when the folder that it lies in cannot be made
+     * @throws UncheckedIOException when nothing can be written there, or another run does
      */
-    void train(Earlier earlier) throws InterruptedException {
+    void train(Earlier earlier) throws IOException, InterruptedException {
+        try (Checkpoints claimed = Checkpoints.file(state)) {
+            Files.createDirectories(state.toAbsolutePath().getParent());
+            claimed.claim();
+            trainAlone(earlier);
+        }
+    }
+
+    private void trainAlone(Earlier earlier) throws InterruptedException {
         BatchShape shape = tuned.shape();
         TuningOptions.Packed packed = TuningOptions.packed(tuned.training().get(), shape);
         int steps = packed.steps();
@@ -201,11 +212,6 @@ final class TuningRun {
     /** Returns what an earlier run has written into its state; nothing where there is none. */
     private Map<String, String> earlier(Earlier earlier, String data) {
         if (!Files.exists(state)) {
-            try {
-                Files.createDirectories(state.toAbsolutePath().getParent());
-            } catch (IOException failure) {
-                throw new UncheckedIOException(failure);
-            }
             return Map.of();
         }
         if (earlier == Earlier.REFUSED) {

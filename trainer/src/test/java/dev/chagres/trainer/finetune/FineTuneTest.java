@@ -22,6 +22,7 @@ import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.parameter.LoraConfig;
 import dev.chagres.trainer.Callback;
 import dev.chagres.trainer.Trainer;
+import dev.chagres.trainer.callback.Checkpoints;
 import dev.chagres.trainer.callback.Evaluation;
 import dev.chagres.trainer.command.Interruption;
 import dev.chagres.trainer.command.Predict;
@@ -321,6 +322,21 @@ class FineTuneTest {
                 out);
         assertEquals(List.of("membrane", "nuc,leus", "x"), Esm2Checkpoint.labels(folder.resolve("stopped")));
         assertTrue(Files.notExists(folder.resolve("stopped.best.safetensors")));
+    }
+
+    /** Before anything is computed. */
+    @Test
+    void aPlaceThatAnotherRunHasIsRefused() throws IOException {
+        writeBoth();
+        Path state = folder.resolve("twice.best.safetensors");
+        try (Checkpoints other = Checkpoints.file(state)) {
+            other.claim();
+            assertEquals(1, tune("classification", "twice"));
+            assertTrue(err.startsWith("finetune: " + state + ": cannot be written: "), err);
+            assertEquals("", out);
+        }
+        assertEquals(1, tune("classification", "train.csv/below"));
+        assertEquals("finetune: expected a folder or nothing, got a file: " + folder.resolve("train.csv"), err.strip());
     }
 
     /** A terminal that is closed, say, when the second evaluation is told. */
