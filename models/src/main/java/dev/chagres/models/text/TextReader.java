@@ -13,7 +13,9 @@ import java.io.InputStream;
 import java.nio.ByteBuffer;
 import java.nio.charset.CharacterCodingException;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.AccessDeniedException;
 import java.nio.file.Files;
+import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -109,7 +111,12 @@ abstract class TextReader implements AutoCloseable {
     }
 
     static TextException unreadable(Path file, IOException failure) {
-        return new TextException(file, "could not be read: " + failure, failure);
+        String reason = switch (failure) {
+            case NoSuchFileException _ -> "there is no such file";
+            case AccessDeniedException _ -> "no permission to read it";
+            default -> failure.toString();
+        };
+        return new TextException(file, "could not be read: " + reason, failure);
     }
 
     /**

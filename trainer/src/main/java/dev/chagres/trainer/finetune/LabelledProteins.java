@@ -10,7 +10,9 @@ import java.io.IOException;
 import java.io.Reader;
 import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.AccessDeniedException;
 import java.nio.file.Files;
+import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
@@ -56,8 +58,7 @@ final class LabelledProteins {
         try {
             rows = labels == null ? csv(option, file) : fasta(option, file, labels, unknown);
         } catch (IOException | UncheckedIOException failure) {
-            throw new DataException(
-                    option + ": " + file + " cannot be read: " + ForeignText.plain(failure.toString()), failure);
+            throw new DataException(option + ": " + file + " cannot be read: " + reason(failure), failure);
         }
         if (rows.isEmpty()) {
             throw new DataException(option + ": " + file + ": expected sequences, got none");
@@ -71,6 +72,15 @@ final class LabelledProteins {
         }
         return new LabelledProteins(
                 file + (leftOut == 0 ? "" : ", " + leftOut + " with unknown letters left out"), predicted, known);
+    }
+
+    private static String reason(Exception failure) {
+        return switch (failure) {
+            case UncheckedIOException wrapped when wrapped.getCause() instanceof IOException cause -> reason(cause);
+            case NoSuchFileException missing -> "there is no file " + ForeignText.plain(missing.getFile());
+            case AccessDeniedException denied -> "no permission to read " + ForeignText.plain(denied.getFile());
+            default -> ForeignText.plain(failure.toString());
+        };
     }
 
     private static List<Row> csv(String option, Path file) throws IOException {

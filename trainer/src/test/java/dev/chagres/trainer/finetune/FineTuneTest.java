@@ -752,6 +752,11 @@ class FineTuneTest {
         assertEquals("finetune: --train: expected two labels or more, got [x]", refusal("sequence,label\nAAA,x\n"));
         assertTrue(refusal("sequence,label\nAAA,a\nKKK,b\n")
                 .startsWith("finetune: --eval: eval.csv: line 2: expected one of the labels a, b, got "));
+        Files.delete(folder.resolve("train.csv"));
+        assertEquals(1, tune("classification", "refused"));
+        assertEquals(
+                "finetune: --train: train.csv cannot be read: there is no file train.csv",
+                err.strip().replace(folder + "/", ""));
         assertEquals(
                 "finetune: --frozen: expected none beside --lora, which freezes all but the head (finetune --help"
                         + " lists the options)",
