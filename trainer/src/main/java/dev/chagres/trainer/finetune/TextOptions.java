@@ -68,7 +68,7 @@ final class TextOptions {
         HeldOut heldOut = options.heldOut("--eval-text", !held.isEmpty());
         if (held.isEmpty() && heldOut == null && options.patience > 0) {
             throw new IllegalArgumentException(
-                    "--patience: expected --eval-text or --eval-fraction beside it, got none");
+                    "--early-stopping: expected --eval-text or --eval-fraction beside it, got none");
         }
         DecoderConfig config = DecoderCheckpoint.config(model);
         LoraConfig adapters = lora == null

@@ -50,9 +50,9 @@ final class TuningOptions {
     Metric metric = Metric.LOSS;
 
     @Option(
-            names = "--patience",
-            paramLabel = "N",
-            description = "end after so many evaluations that are not better (default: 0: never)")
+            names = "--early-stopping",
+            paramLabel = "PATIENCE",
+            description = "end after so many evaluations in a row that are not better (default: 0: never)")
     int patience;
 
     @Option(names = "--eval-every", paramLabel = "N", description = "steps between evaluations (default: an epoch)")
@@ -101,7 +101,7 @@ final class TuningOptions {
                 new Number("--epochs", epochs, 1),
                 new Number("--tokens-per-step", tokens, MULTIPLE),
                 new Number("--context", context, 3),
-                new Number("--patience", patience, 0),
+                new Number("--early-stopping", patience, 0),
                 new Number("--eval-every", every, 0),
                 new Number("--ranks", ranks, 1))) {
             if (number.value < number.least) {

@@ -442,7 +442,7 @@ class FineTuneTest {
                         "0.03",
                         "--eval-every",
                         "3",
-                        "--patience",
+                        "--early-stopping",
                         "40"),
                 err);
         assertTrue(accuracy() > 0.8, out);
