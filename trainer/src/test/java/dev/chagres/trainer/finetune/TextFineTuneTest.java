@@ -192,7 +192,8 @@ class TextFineTuneTest {
         var told = new ByteArrayOutputStream();
         for (var options : Map.of(
                         "--task=tokens", "--task: expected none beside --text, got one",
-                        "--early-stopping=2", "--early-stopping: expected --eval-text or --eval-fraction beside it, got none",
+                        "--early-stopping=2",
+                                "--early-stopping: expected --eval-text or --eval-fraction beside it, got none",
                         "--metric=spearman", "--metric: expected loss with texts, got spearman",
                         "--lora=target=fc1",
                                 "--lora: target: expected some of query, key, value, projection, gate, up, fc2, got fc1")
