@@ -4,8 +4,6 @@ import com.fasterxml.jackson.jr.ob.JSON;
 import dev.chagres.MemoryUse;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.bindings.Provider;
-import dev.chagres.models.transformer.TransformerBody.Recomputation;
-import dev.chagres.pass.ActivationOffload;
 import dev.chagres.trainer.StepEstimate;
 import dev.chagres.trainer.TrainingException;
 import dev.chagres.trainer.TrainingRecipe;
@@ -55,15 +53,7 @@ import picocli.CommandLine.Spec;
         })
 public final class Plan implements Callable<Integer> {
     private static final double GIB = 1L << 30;
-    /** What CUDA's context and libraries take besides, and NCCL's buffers on several GPUs. */
-    private static final double CONTEXT = 0.6 * GIB;
-
-    private static final double NCCL = 0.5 * GIB;
-    private static final int MOST_ACCUMULATED = 16;
-    private static final int TIMED = 10;
-    private static final List<Recomputation> COMPARED =
-            List.of(Recomputation.NONE, Recomputation.NORMS, Recomputation.LAYERS);
-    private static final String MEASURE_ONE = "--measure-one";
+    static final String MEASURE_ONE = "--measure-one";
 
     @Option(
             names = "--model",
@@ -150,13 +140,6 @@ public final class Plan implements Callable<Integer> {
         }
     }
 
-    /**
-     * What is known of a choice.
-     *
-     * @param bytes that the GPU which holds most holds
-     */
-    private record Row(Choice choice, StepEstimate estimate, double bytes, StepTime time, double tokensPerSecond) {}
-
     private final PrintStream out;
     private final PrintStream err;
 
@@ -191,7 +174,7 @@ public final class Plan implements Callable<Integer> {
         try {
             Choice.Steps steps = steps();
             if (measureOne != null) {
-                return measureHere(Choice.parse(measureOne), steps);
+                return new MeasuredWays(model, steps, out).here(Choice.parse(measureOne), err);
             }
             requireCounting();
             return tell(steps);
@@ -275,9 +258,11 @@ public final class Plan implements Callable<Integer> {
     }
 
     private int tell(Choice.Steps steps) {
-        List<Row> rows;
+        double length = meanLength == null ? Math.min(context, steps.tokens()) : meanLength;
+        var ways = new CountedWays(steps, memory * GIB, linkBytes(), length, all);
+        List<CountedWays.Row> rows;
         try (var progress = new ProgressLine(err)) {
-            rows = rows(steps, progress);
+            rows = ways.count(optimizers, progress);
         }
         if (rows.isEmpty()) {
             err.println(
@@ -286,96 +271,21 @@ public final class Plan implements Callable<Integer> {
                             + " GiB; more GPUs, a shorter --context, or --optimizer adamw8bit,lion8bit; --all tells what each way needs");
             return 1;
         }
-        rows.sort(Comparator.comparingDouble((Row row) -> fits(row) ? 0 : 1)
-                .thenComparingDouble(row -> -row.tokensPerSecond));
-        List<Map<String, Object>> measured = measure == null ? List.of() : measured(rows, steps, measure);
+        rows.sort(Comparator.comparingDouble((CountedWays.Row row) -> ways.fits(row) ? 0 : 1)
+                .thenComparingDouble(row -> -row.tokensPerSecond()));
+        var measuredWays = new MeasuredWays(model, steps, out);
+        List<Map<String, Object>> measured = measure == null ? List.of() : measuredWays.measure(rows, measure);
         if (json) {
             out.println(json(rows, measured, steps));
         } else {
-            table(rows, steps);
-            tellMeasured(measured, steps);
+            table(ways, rows);
+            measuredWays.tell(measured);
         }
         return 0;
     }
 
-    private List<Row> rows(Choice.Steps steps, ProgressLine progress) {
-        List<Row> rows = new ArrayList<>();
-        for (Choice.Updates updates : optimizers) {
-            for (Choice.Strategy strategy : Choice.Strategy.values()) {
-                for (Recomputation recompute : COMPARED) {
-                    progress.at(() -> "plan: counted " + rows.size() + " ways, now " + updates + ", " + strategy
-                            + (recompute == Recomputation.NONE ? "" : ", recomputing " + EnumOption.word(recompute)));
-                    rows.addAll(rows(new Choice(strategy, 1, recompute, updates), steps));
-                }
-            }
-        }
-        return rows;
-    }
-
-    /** Those of more and more micro-batches, and where layers are recomputed those with inputs in the host's memory. */
-    private List<Row> rows(Choice ofOne, Choice.Steps steps) {
-        List<Row> rows = new ArrayList<>();
-        boolean more = all || ofOne.strategy() == Choice.Strategy.PP;
-        boolean offloads = ofOne.recompute() == Recomputation.LAYERS;
-        for (int accumulate = 1; accumulate <= MOST_ACCUMULATED; accumulate *= 2) {
-            Choice choice = ofOne.with(accumulate);
-            if (!choice.isPossible(steps)) {
-                break;
-            }
-            Row row = row(choice, steps);
-            if (all || fits(row)) {
-                rows.add(row);
-            }
-            if (offloads && (all || !fits(row))) {
-                Row offloaded = offloaded(row, steps);
-                if (offloaded != null && (all || fits(offloaded))) {
-                    rows.add(offloaded);
-                    offloads = more;
-                }
-            }
-            if (fits(row) && !more) {
-                break; // more micro-batches would be smaller ones; those of a pipeline wait less for each other
-            }
-        }
-        return rows;
-    }
-
-    private boolean fits(Row row) {
-        return row.bytes <= memory * GIB;
-    }
-
-    /** Returns the same with the inputs of as few layers in the host's memory as let it fit, or else of all; null where none would be copied. */
-    private @Nullable Row offloaded(Row onDevice, Choice.Steps steps) {
-        Row offloaded = row(onDevice.choice.with(ActivationOffload.all()), steps);
-        StepTime.Copies copies = offloaded.choice.copies(steps);
-        if (copies.inputs() == 0) {
-            return null;
-        }
-        double input = (onDevice.bytes - offloaded.bytes) / copies.inputs();
-        int left = input > 0 && !fits(onDevice) ? (int) ((memory * GIB - offloaded.bytes) / input) : 0;
-        if (left <= 0) {
-            return offloaded;
-        }
-        Row fewer = row(onDevice.choice.with(new ActivationOffload(copies.layers() - left)), steps);
-        return fits(fewer) ? fewer : offloaded;
-    }
-
-    private Row row(Choice choice, Choice.Steps steps) {
-        StepEstimate estimate = choice.trainer(steps).estimate();
-        double length = meanLength == null ? Math.min(context, steps.tokens()) : meanLength;
-        var division = new StepTime.Division(
-                gpus, choice.strategy(), choice.accumulate(), linkBytes(), length, context, choice.copies(steps));
-        StepTime time = StepTime.of(
-                steps.model(),
-                estimate,
-                recipe.quantizedWeight().isPresent(),
-                choice.updateBytes(steps.model().weights(), gpus),
-                division);
-        double bytes = estimate.memoryBytes() + CONTEXT + (gpus > 1 ? NCCL : 0);
-        return new Row(choice, estimate, bytes, time, steps.tokens() / time.seconds());
-    }
-
-    private void table(List<Row> rows, Choice.Steps steps) {
+    private void table(CountedWays ways, List<CountedWays.Row> rows) {
+        Choice.Steps steps = ways.steps();
         out.printf(
                 Locale.ROOT,
                 "%s, %s, %d GPU%s of %.0f GiB, %,d tokens a step, sequences of up to %d%n",
@@ -400,37 +310,42 @@ public final class Plan implements Callable<Integer> {
                 "tokens/s",
                 "TFLOP/s",
                 "exposed");
-        for (Row row : rows) {
-            double seconds = row.time.seconds();
+        for (CountedWays.Row row : rows) {
+            double seconds = row.time().seconds();
             out.printf(
                     Locale.ROOT,
                     "%-8s %10d %9s %7s %15s %7.1f%s %8.1f %10.1f %,12.0f %7.0f %8.1f %%%n",
-                    gpus == 1 ? "-" : row.choice.strategy(),
-                    row.choice.accumulate(),
-                    EnumOption.word(row.choice.recompute()),
-                    row.choice.offload().isNone() ? "-" : row.choice.offload(),
-                    row.choice.optimizer(),
-                    row.bytes / GIB,
-                    fits(row) ? " " : "!",
-                    row.estimate.hostBytes() / GIB,
+                    gpus == 1 ? "-" : row.choice().strategy(),
+                    row.choice().accumulate(),
+                    EnumOption.word(row.choice().recompute()),
+                    row.choice().offload().isNone() ? "-" : row.choice().offload(),
+                    row.choice().optimizer(),
+                    row.bytes() / GIB,
+                    ways.fits(row) ? " " : "!",
+                    row.estimate().hostBytes() / GIB,
                     1e3 * seconds,
-                    row.tokensPerSecond,
-                    row.estimate.flops().model() / seconds / 1e12,
-                    100 * row.time.communication() / seconds);
+                    row.tokensPerSecond(),
+                    row.estimate().flops().model() / seconds / 1e12,
+                    100 * row.time().communication() / seconds);
         }
-        Row best = rows.getFirst();
-        out.println("memory of the first: " + worst(best.estimate) + "; CUDA and its libraries about "
-                + String.format(Locale.ROOT, "%,.0f MiB", (CONTEXT + (gpus > 1 ? NCCL : 0)) / (1 << 20)));
-        if (best.estimate.hostBytes() > 0) {
+        CountedWays.Row best = rows.getFirst();
+        out.println("memory of the first: " + worst(best.estimate()) + "; CUDA and its libraries about "
+                + String.format(Locale.ROOT, "%,.0f MiB", ways.besides() / (1 << 20)));
+        if (best.estimate().hostBytes() > 0) {
             out.printf(
                     Locale.ROOT,
                     "page-locked memory of the host: %,.1f GiB for each rank%n",
-                    best.estimate.hostBytes() / GIB);
+                    best.estimate().hostBytes() / GIB);
         }
         if (steps.model().esm() != null) {
-            out.println("./chagres train --model " + model + " --recipe " + recipe + " --context " + context + " "
-                    + best.choice.options(steps));
+            out.println(command(model, best.choice(), steps));
         }
+    }
+
+    /** Returns the command that trains so. */
+    static String command(String model, Choice choice, Choice.Steps steps) {
+        return "./chagres train --model " + model + " --recipe " + steps.recipe() + " --context " + steps.context()
+                + " " + choice.options(steps);
     }
 
     private static MemoryUse worst(StepEstimate estimate) {
@@ -439,32 +354,32 @@ public final class Plan implements Callable<Integer> {
                 .orElseThrow();
     }
 
-    private static String json(List<Row> rows, List<Map<String, Object>> measured, Choice.Steps steps) {
+    private static String json(List<CountedWays.Row> rows, List<Map<String, Object>> measured, Choice.Steps steps) {
         List<Map<String, Object>> choices = new ArrayList<>();
-        for (Row row : rows) {
+        for (CountedWays.Row row : rows) {
             Map<String, Object> one = new LinkedHashMap<>();
-            one.put("strategy", row.choice.strategy().toString());
-            one.put("accumulate", row.choice.accumulate());
-            one.put("recompute", EnumOption.word(row.choice.recompute()));
-            one.put("offload", row.choice.offload().toString());
-            one.put("optimizer", row.choice.optimizer().toString());
-            one.put("memoryBytes", (long) row.bytes);
-            one.put("hostBytes", row.estimate.hostBytes());
+            one.put("strategy", row.choice().strategy().toString());
+            one.put("accumulate", row.choice().accumulate());
+            one.put("recompute", EnumOption.word(row.choice().recompute()));
+            one.put("offload", row.choice().offload().toString());
+            one.put("optimizer", row.choice().optimizer().toString());
+            one.put("memoryBytes", (long) row.bytes());
+            one.put("hostBytes", row.estimate().hostBytes());
             Map<String, Long> holders = new LinkedHashMap<>();
-            new TreeMap<>(worst(row.estimate).bytes())
+            new TreeMap<>(worst(row.estimate()).bytes())
                     .forEach((holder, bytes) -> holders.put(holder.toString(), bytes));
             one.put("holders", holders);
-            one.put("stepSeconds", row.time.seconds());
-            one.put("productSeconds", row.time.products());
-            one.put("attentionSeconds", row.time.attention());
-            one.put("elementwiseSeconds", row.time.elementwise());
-            one.put("exposedCopySeconds", row.time.copies());
-            one.put("updateSeconds", row.time.update());
-            one.put("exposedCommunicationSeconds", row.time.communication());
-            one.put("tokensPerSecond", row.tokensPerSecond);
-            one.put("modelFlops", row.estimate.flops().model());
-            one.put("recomputedFlops", row.estimate.flops().recomputation());
-            one.put("options", row.choice.options(steps));
+            one.put("stepSeconds", row.time().seconds());
+            one.put("productSeconds", row.time().products());
+            one.put("attentionSeconds", row.time().attention());
+            one.put("elementwiseSeconds", row.time().elementwise());
+            one.put("exposedCopySeconds", row.time().copies());
+            one.put("updateSeconds", row.time().update());
+            one.put("exposedCommunicationSeconds", row.time().communication());
+            one.put("tokensPerSecond", row.tokensPerSecond());
+            one.put("modelFlops", row.estimate().flops().model());
+            one.put("recomputedFlops", row.estimate().flops().recomputation());
+            one.put("options", row.choice().options(steps));
             choices.add(one);
         }
         Map<String, Object> report = new LinkedHashMap<>();
@@ -478,124 +393,5 @@ public final class Plan implements Callable<Integer> {
         } catch (IOException e) {
             throw new UncheckedIOException(e);
         }
-    }
-
-    // ---- measured, in a process whose provider computes
-
-    private List<Map<String, Object>> measured(List<Row> rows, Choice.Steps steps, int most) {
-        List<Map<String, Object>> measured = new ArrayList<>();
-        for (Row row : rows.subList(0, Math.min(most, rows.size()))) {
-            Map<String, Object> one = new LinkedHashMap<>();
-            one.put("choice", row.choice.toString());
-            Map<String, Object> found = measuredApart(row.choice, steps);
-            one.putAll(found);
-            one.put("estimatedBytes", row.estimate.memoryBytes());
-            one.put("estimatedTokensPerSecond", Math.round(row.tokensPerSecond));
-            if (found.get("heldBytes") instanceof Number held) {
-                one.put("estimatedToHeld", row.estimate.memoryBytes() / held.doubleValue());
-            }
-            measured.add(one);
-        }
-        measured.sort(Comparator.comparingDouble(Plan::rate).reversed());
-        return measured;
-    }
-
-    /** The fastest first, whose command is told. */
-    private void tellMeasured(List<Map<String, Object>> measured, Choice.Steps steps) {
-        if (measured.isEmpty()) {
-            return;
-        }
-        out.printf(
-                Locale.ROOT,
-                "%-32s %14s %14s %8s %12s %12s%n",
-                "measured, the fastest first",
-                "tokens/s",
-                "predicted",
-                "ratio",
-                "GiB held",
-                "estimated");
-        for (Map<String, Object> one : measured) {
-            if (!(one.get("tokensPerSecond") instanceof Number rate)
-                    || !(one.get("heldBytes") instanceof Number held)
-                    || !(one.get("estimatedTokensPerSecond") instanceof Number predicted)
-                    || !(one.get("estimatedBytes") instanceof Number estimated)) {
-                out.printf(Locale.ROOT, "%-32s failed: %s%n", one.get("choice"), one.get("failed"));
-                continue;
-            }
-            out.printf(
-                    Locale.ROOT,
-                    "%-32s %,14d %,14d %8.3f %12.2f %12.2f%n",
-                    one.get("choice"),
-                    rate.longValue(),
-                    predicted.longValue(),
-                    predicted.doubleValue() / rate.doubleValue(),
-                    held.doubleValue() / GIB,
-                    estimated.doubleValue() / GIB);
-        }
-        Map<String, Object> best = measured.getFirst();
-        if (best.containsKey("tokensPerSecond") && steps.model().esm() != null) {
-            out.println(
-                    "measured best: ./chagres train --model " + model + " --recipe " + recipe + " --context " + context
-                            + " "
-                            + Choice.parse(String.valueOf(best.get("choice"))).options(steps));
-        }
-    }
-
-    private static double rate(Map<String, Object> measured) {
-        return measured.get("tokensPerSecond") instanceof Number rate ? rate.doubleValue() : 0;
-    }
-
-    private Map<String, Object> measuredApart(Choice choice, Choice.Steps steps) {
-        List<String> command = new ArrayList<>(List.of(
-                ProcessHandle.current().info().command().orElse("java"),
-                "-Xmx768m",
-                "--enable-native-access=ALL-UNNAMED",
-                "-D" + Provider.PROPERTY + "=auto",
-                "-cp",
-                System.getProperty("java.class.path"),
-                Plan.class.getName(),
-                "--model",
-                model,
-                "--gpus",
-                String.valueOf(gpus),
-                "--recipe",
-                recipe.toString(),
-                "--tokens-per-step",
-                String.valueOf(steps.tokens()),
-                "--context",
-                String.valueOf(context),
-                MEASURE_ONE,
-                choice.toString()));
-        try {
-            Process process = new ProcessBuilder(command)
-                    .redirectError(ProcessBuilder.Redirect.INHERIT)
-                    .start();
-            String text = new String(process.getInputStream().readAllBytes(), java.nio.charset.StandardCharsets.UTF_8);
-            int status = process.waitFor();
-            return status == 0 ? JSON.std.mapFrom(text) : Map.of("failed", "exit status " + status);
-        } catch (IOException e) {
-            throw new UncheckedIOException(e);
-        } catch (InterruptedException e) {
-            Thread.currentThread().interrupt();
-            throw new IllegalStateException("interrupted while steps were measured", e);
-        }
-    }
-
-    private int measureHere(Choice choice, Choice.Steps steps) {
-        if ("auto".equals(System.getProperty(Provider.PROPERTY)) && Provider.current() == Provider.REFERENCE) {
-            err.println("plan: --measure: expected a GPU, got none; ./chagres doctor says why");
-            return 1;
-        }
-        StepEstimate.Measured measured = choice.trainer(steps).measure(TIMED);
-        Map<String, Object> one = new LinkedHashMap<>();
-        one.put("heldBytes", measured.memoryBytes());
-        one.put("stepMillis", measured.stepMillis());
-        one.put("tokensPerSecond", Math.round(measured.tokens() / measured.stepMillis() * 1e3));
-        try {
-            out.println(JSON.std.asString(one));
-        } catch (IOException e) {
-            throw new UncheckedIOException(e);
-        }
-        return 0;
     }
 }
