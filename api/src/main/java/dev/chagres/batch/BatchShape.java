@@ -74,7 +74,7 @@ public record BatchShape(BatchLayout layout, int tokensPerStep, int context, int
         return tokensPerStep / microBatches;
     }
 
-    /** Returns the most sequences that a micro-batch may hold, including the sequence of padding. */
+    /** Returns the most sequences that a micro-batch may hold, including those of padding. */
     public int maxSequences() {
         return switch (layout) {
             case PACKED -> tokensPerMicroBatch();

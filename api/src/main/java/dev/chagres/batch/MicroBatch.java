@@ -41,13 +41,13 @@ public final class MicroBatch {
 
     /**
      * Returns the running sum of the sequences' lengths, {@code [sequences + 1]}, beginning with 0. In a packed micro-batch these are the
-     * offsets of the sequences, including the sequence of padding; in a padded micro-batch padding is not counted.
+     * offsets of the sequences, including those of padding; in a padded micro-batch padding is not counted.
      */
     public int[] cuSeqlens() {
         return cuSeqlens;
     }
 
-    /** Returns the number of sequences, including the sequence of padding of a packed micro-batch. */
+    /** Returns the number of sequences, including those of padding of a packed micro-batch. */
     public int sequences() {
         return sequences;
     }
@@ -116,7 +116,10 @@ public final class MicroBatch {
         close(length);
     }
 
-    /** Adds the padding of the layout: a packed micro-batch is padded to a multiple of 16 tokens. */
+    /**
+     * Adds the padding of the layout: a packed micro-batch is padded to a multiple of 16 tokens, by a sequence, or by several where the context
+     * is shorter.
+     */
     void pad(int padding) {
         if (shape.layout() == BatchLayout.PADDED) {
             paddedTokens = sequences * shape.context();
@@ -126,7 +129,9 @@ public final class MicroBatch {
         paddedTokens = (tokens + multiple - 1) / multiple * multiple;
         if (paddedTokens > tokens) {
             fill(tokens, paddedTokens, padding);
-            close(paddedTokens - tokens);
+            for (int left = paddedTokens - tokens; left > 0; left -= shape.context()) {
+                close(Math.min(left, shape.context()));
+            }
         }
     }
 
