@@ -1,5 +1,6 @@
 package dev.chagres.models.huggingface;
 
+import com.fasterxml.jackson.core.JacksonException;
 import com.fasterxml.jackson.core.JsonFactory;
 import com.fasterxml.jackson.core.JsonParser;
 import com.fasterxml.jackson.core.JsonToken;
@@ -76,10 +77,16 @@ record JsonObject(Path file, Map<String, @Nullable Object> fields, String prefix
             }
         } catch (IOException failure) {
             throw CheckpointException.of(
-                    file,
-                    "expected a JSON file: " + CheckpointException.plain(String.valueOf(failure.getMessage())),
-                    failure);
+                    file, "expected a JSON file: " + CheckpointException.plain(reason(failure)), failure);
         }
+    }
+
+    private static String reason(IOException failure) {
+        return failure instanceof JacksonException parsed
+                ? parsed.getOriginalMessage() + " at line "
+                        + parsed.getLocation().getLineNr() + ", column "
+                        + parsed.getLocation().getColumnNr()
+                : String.valueOf(failure.getMessage());
     }
 
     private static Map<String, @Nullable Object> object(JsonParser parser, int depth) throws IOException {

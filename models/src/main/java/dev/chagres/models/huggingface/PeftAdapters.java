@@ -28,6 +28,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
+import java.util.Set;
 import java.util.TreeMap;
 import java.util.function.Function;
 import java.util.stream.IntStream;
@@ -220,6 +221,15 @@ public final class PeftAdapters {
         }
         try (Esm2Classifier merged = openMergedClassifier(device, model, adapters, Esm2Checkpoint.dtype(model))) {
             List<String> labels = labels(adapters);
+            int count = merged.config().labels();
+            if (!labels.isEmpty()
+                    && (labels.size() != count || Set.copyOf(labels).size() != count)) {
+                throw CheckpointException.ofField(
+                        adapters.resolve(LABELS),
+                        NAMES,
+                        "expected a name of its own for each of " + count + " classes, got "
+                                + CheckpointException.plain(labels.toString()));
+            }
             Esm2Checkpoint.save(
                     merged,
                     folder,

@@ -95,7 +95,7 @@ public final class Contacts extends ProteinCommand {
         EmbeddingFile.requireFormat(output, ".safetensors", ".npy");
         FastaOptions fasta = model.fasta();
         FileChecks.requirePicture("--plot", plot);
-        fasta.requireOthers("--out", output);
+        model.requireOthers("--out", output);
         model.begin();
         Esm2Config config = model.config();
         Proteins proteins = Proteins.of(fasta.source(), config.context() - 2, config.context());

@@ -97,7 +97,7 @@ public final class Embed extends ProteinCommand {
         long begun = System.nanoTime();
         EmbeddingFile.requireFormat(output, ".safetensors", ".npy", ".parquet");
         FastaOptions fasta = model.fasta();
-        fasta.requireOthers("--out", output);
+        model.requireOthers("--out", output);
         model.begin();
         recipe.requireWeights(model.precision());
         Esm2Config config = model.config();

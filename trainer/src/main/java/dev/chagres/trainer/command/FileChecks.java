@@ -62,6 +62,15 @@ public final class FileChecks {
         requireOtherPart(option, file, other, otherFile);
     }
 
+    /** Refuses to write over a file that is in the folder of another option. */
+    static void requireOutside(String option, @Nullable Path file, String other, Path folder) {
+        Path parent = file == null ? null : file.toAbsolutePath().getParent();
+        if (file != null && parent != null && Files.isRegularFile(file) && isSame(parent, folder)) {
+            throw new IllegalArgumentException(option + ": " + ForeignText.plain(file) + " is in the folder of " + other
+                    + " already; name another one");
+        }
+    }
+
     private static boolean isSame(Path file, Path other) {
         try {
             return Files.isSameFile(file, other);

@@ -1,11 +1,13 @@
 package dev.chagres.trainer.command;
 
 import com.fasterxml.jackson.jr.ob.JSON;
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.io.AtomicFile;
 import java.io.IOException;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
+import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Objects;
@@ -49,10 +51,10 @@ final class JsonLines {
         return path;
     }
 
-    /** Checks the options beside those of the proteins. */
-    void check(FastaOptions fasta) {
+    /** Checks the options beside those of the model. */
+    void check(ModelOptions model) {
         FileChecks.requireName("--out", path);
-        fasta.requireOthers("--out", path);
+        model.requireOthers("--out", path);
         if (longer == LongSequences.WINDOWS) {
             throw new IllegalArgumentException("--long: expected refuse or cut, got windows");
         }
@@ -69,6 +71,7 @@ final class JsonLines {
                 AtomicFile file = path == null ? null : AtomicFile.create(path)) {
             long tokens = work.run(
                     line -> {
+                        requireFinite(line, line);
                         String text = Objects.requireNonNull(JSON.std.asString(line)) + "\n";
                         if (file == null) {
                             command.out().print(text);
@@ -90,6 +93,20 @@ final class JsonLines {
                                 what,
                                 path);
             }
+        }
+    }
+
+    /** Refuses numbers that JSON does not have. */
+    private static void requireFinite(Map<String, Object> line, @Nullable Object value) {
+        switch (value) {
+            case Map<?, ?> all -> all.values().forEach(one -> requireFinite(line, one));
+            case List<?> all -> all.forEach(one -> requireFinite(line, one));
+            case Double number
+            when !Double.isFinite(number) ->
+                throw new CommandFailure(
+                        "--model: expected finite numbers of protein " + ForeignText.plain(line.get("id")) + ", got "
+                                + number + "; look for weights that are not finite, or try --dtype fp32");
+            case null, default -> {}
         }
     }
 

@@ -102,6 +102,12 @@ final class ModelOptions {
         return fasta;
     }
 
+    /** Refuses a file of the proteins or of the model that another option is to write. */
+    void requireOthers(String option, @Nullable Path file) {
+        fasta.requireOthers(option, file);
+        FileChecks.requireOutside(option, file, "--model", folder);
+    }
+
     /**
      * Checks what depends on no file, and lets the provider be chosen.
      *

@@ -1,6 +1,7 @@
 package dev.chagres.trainer.command;
 
 import dev.chagres.Device;
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.models.data.FastaReader;
 import dev.chagres.models.esm.Esm2Classifier;
 import dev.chagres.models.esm.Esm2ClassifierConfig;
@@ -16,6 +17,7 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.stream.IntStream;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Mixin;
@@ -83,7 +85,7 @@ public final class Predict extends ProteinCommand {
     @Override
     void run() throws IOException {
         FastaOptions fasta = model.fasta();
-        output.check(fasta);
+        output.check(model);
         model.begin();
         Path folder = model.folder();
         boolean adapters = Files.exists(folder.resolve(ADAPTERS));
@@ -96,19 +98,25 @@ public final class Predict extends ProteinCommand {
                         : Esm2Checkpoint.openClassifier(device, folder, model.dtype());
                 PackedModel packed = PackedModel.logits(opened)) {
             List<String> names = adapters ? PeftAdapters.labels(folder) : Esm2Checkpoint.labels(folder);
-            var meaning = new Meaning(
-                    opened.config(),
-                    names.isEmpty()
-                            ? IntStream.range(0, opened.config().labels())
-                                    .mapToObj(i -> "LABEL_" + i)
-                                    .toList()
-                            : names,
-                    TargetScale.read(folder));
+            var meaning =
+                    new Meaning(opened.config(), named(names, opened.config().labels()), TargetScale.read(folder));
             output.write(this, proteins, "predictions", (lines, progress) -> {
                 predict(proteins, packed, meaning, context - 2, lines, progress);
                 return computed;
             });
         }
+    }
+
+    /** Returns a name of each class. */
+    private static List<String> named(List<String> names, int count) {
+        if (names.isEmpty()) {
+            return IntStream.range(0, count).mapToObj(i -> "LABEL_" + i).toList();
+        }
+        if (names.size() != count || Set.copyOf(names).size() != count) {
+            throw new CommandFailure("--model: expected id2label with a name of its own for each of " + count
+                    + " classes, got " + ForeignText.plain(names));
+        }
+        return names;
     }
 
     private static Path base(Path adapters) {

@@ -27,6 +27,11 @@ record Proteins(FastaSource source, long count, long residues) {
      */
     static Proteins of(FastaSource source, int most, int context) {
         source.ensureRepeatable();
+        if (context < 3) {
+            throw new CommandFailure(
+                    "--model: expected max_position_embeddings of at least 3 (<cls>, one residue, <eos>), got "
+                            + context);
+        }
         long count = 0;
         long residues = 0;
         int tooLong = 0;

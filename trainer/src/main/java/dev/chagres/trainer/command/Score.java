@@ -118,7 +118,7 @@ public final class Score extends ProteinCommand {
     @Override
     void run() throws IOException {
         FastaOptions fasta = model.fasta();
-        output.check(fasta);
+        output.check(model);
         FileChecks.requireDifferent("--out", output.path(), "--mutations", mutationFile);
         mutations.forEach(text -> Mutation.of("--mutation", text));
         Map<String, List<String>> ofFile = mutationsOfFile();

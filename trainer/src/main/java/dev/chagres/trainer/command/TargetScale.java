@@ -59,7 +59,7 @@ public record TargetScale(double mean, double deviation) {
             return PLAIN;
         }
         try {
-            Map<String, Object> fields = JSON.std.mapFrom(Files.readString(file));
+            Map<?, ?> fields = JSON.std.anyFrom(Files.readString(file)) instanceof Map<?, ?> object ? object : Map.of();
             var values = List.of(MEAN, DEVIATION).stream()
                     .map(name -> fields.get(name) instanceof Number number ? number.doubleValue() : Double.NaN)
                     .toList();

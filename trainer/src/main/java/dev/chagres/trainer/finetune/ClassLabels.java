@@ -43,7 +43,10 @@ final class ClassLabels implements TaskLabels {
                     + ForeignText.plain(names.toString()));
         }
         for (int i = 0; i < names.size(); i++) {
-            numbers.put(names.get(i), i);
+            if (numbers.put(names.get(i), i) != null) {
+                throw new DataException("--model: expected id2label with a name of its own for each class, got "
+                        + ForeignText.plain(names.toString()));
+            }
         }
     }
 

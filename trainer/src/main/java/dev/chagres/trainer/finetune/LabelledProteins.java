@@ -9,6 +9,7 @@ import dev.chagres.models.data.UnknownLetters;
 import java.io.IOException;
 import java.io.Reader;
 import java.io.UncheckedIOException;
+import java.nio.charset.CharacterCodingException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.AccessDeniedException;
 import java.nio.file.Files;
@@ -79,7 +80,8 @@ final class LabelledProteins {
             case UncheckedIOException wrapped when wrapped.getCause() instanceof IOException cause -> reason(cause);
             case NoSuchFileException missing -> "there is no file " + ForeignText.plain(missing.getFile());
             case AccessDeniedException denied -> "no permission to read " + ForeignText.plain(denied.getFile());
-            default -> ForeignText.plain(failure.toString());
+            case CharacterCodingException _ -> "expected text in UTF-8, got other bytes";
+            default -> ForeignText.plain(String.valueOf(failure.getMessage()));
         };
     }
 
@@ -99,6 +101,10 @@ final class LabelledProteins {
                 throw new DataException(option + ": " + file + ": expected a first line with the columns sequence and"
                         + " label, got " + ForeignText.plain(first)
                         + (first.startsWith(">") ? "; the labels of a FASTA file are " + option + "-labels" : ""));
+            }
+            if (parser.getHeaderMap().size() != columns.size()) {
+                throw new DataException(option + ": " + file + ": expected different columns, got "
+                        + ForeignText.plain(String.join(",", columns)));
             }
             List<Row> rows = new ArrayList<>();
             for (CSVRecord each : parser) {

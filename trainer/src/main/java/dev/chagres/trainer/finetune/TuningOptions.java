@@ -97,6 +97,10 @@ final class TuningOptions {
     private record Number(String option, int value, int least) {}
 
     void check() {
+        Float rate = learningRate;
+        if (rate != null && !(rate >= 0 && rate <= Float.MAX_VALUE)) {
+            throw new IllegalArgumentException("--learning-rate: expected a finite number of at least 0, got " + rate);
+        }
         for (var number : List.of(
                 new Number("--epochs", epochs, 1),
                 new Number("--tokens-per-step", tokens, MULTIPLE),

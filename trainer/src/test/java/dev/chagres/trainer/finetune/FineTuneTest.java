@@ -2,6 +2,8 @@ package dev.chagres.trainer.finetune;
 
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNotEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -35,10 +37,12 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.SplittableRandom;
+import java.util.function.UnaryOperator;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import java.util.stream.Collectors;
@@ -148,6 +152,73 @@ class FineTuneTest {
                 Task.SEQUENCES,
                 Esm2Checkpoint.classifierConfig(folder.resolve("whole")).task());
         predictsAsEvaluated("whole");
+        predictRefusesDamage(folder.resolve("whole"));
+    }
+
+    /** Changes a file of the model, and expects what predict says of it. */
+    private void refusesChanged(Path file, UnaryOperator<String> change, String expected) throws IOException {
+        String before = Files.exists(file) ? Files.readString(file) : "";
+        String changed = change.apply(before);
+        assertNotEquals(before, changed);
+        Files.writeString(file, changed);
+        assertPredictRefuses(file.getParent(), expected);
+        if (before.isEmpty()) {
+            Files.delete(file);
+        } else {
+            Files.writeString(file, before);
+        }
+    }
+
+    private void assertPredictRefuses(Path model, String expected, String... further) {
+        var bytes = new ByteArrayOutputStream();
+        int status = Predict.run(
+                new PrintStream(OutputStream.nullOutputStream()),
+                new PrintStream(bytes, true, StandardCharsets.UTF_8),
+                Stream.concat(
+                                Stream.of("--model=" + model, "--fasta=" + folder.resolve("eval.fasta"), "--long=cut"),
+                                Stream.of(further))
+                        .toArray(String[]::new));
+        String told = bytes.toString(StandardCharsets.UTF_8);
+        assertTrue(status > 0 && told.contains(expected), told);
+        assertEquals(
+                1, told.lines().filter(line -> line.startsWith("predict: ")).count(), told);
+        assertFalse(told.contains("\tat "), told);
+    }
+
+    private void predictRefusesDamage(Path model) throws IOException {
+        Path config = model.resolve("config.json");
+        refusesChanged(
+                config,
+                text -> text.replaceAll(": ?\"membrane\"", ": \"x\""),
+                "predict: --model: expected id2label with a name of its own for each of 3 classes, got [x, nuc,leus, x]");
+        refusesChanged(
+                config,
+                text -> text.replaceAll("\"max_position_embeddings\": *\\d+", "\"max_position_embeddings\": 2"),
+                "predict: --model: expected max_position_embeddings of at least 3 (<cls>, one residue, <eos>), got 2");
+        refusesChanged(config, text -> "{", "config.json: expected a JSON file: Unexpected end-of-input");
+        refusesChanged(
+                model.resolve("targets.json"),
+                text -> "null",
+                "targets.json: expected the numbers mean and standard_deviation, above 0");
+        String whole = Files.readString(config);
+        assertPredictRefuses(model, "config.json is in the folder of --model already", "--out=" + config);
+        assertEquals(whole, Files.readString(config));
+        Path weights = model.resolve("model.safetensors");
+        byte[] all = Files.readAllBytes(weights);
+        byte[] damaged = all.clone();
+        Arrays.fill(damaged, damaged.length - 4_000, damaged.length, (byte) 0xff);
+        Files.write(weights, damaged);
+        assertPredictRefuses(model, "predict: --model: expected finite numbers of protein a, got NaN");
+        Files.write(weights, all);
+    }
+
+    /** Peptides: the padding of a step is longer than the longest of them. */
+    @Test
+    void learnsOfSequencesShorterThanThePadding() throws IOException {
+        String text = "sequence,label\nAKL,a\nGGL,b\nAAL,a\n";
+        Files.writeString(folder.resolve("train.csv"), text);
+        Files.writeString(folder.resolve("eval.csv"), text);
+        assertEquals(0, tune("classification", "peptides", "--epochs", "1"), err);
     }
 
     @Test
@@ -752,6 +823,18 @@ class FineTuneTest {
         assertEquals("finetune: --train: expected two labels or more, got [x]", refusal("sequence,label\nAAA,x\n"));
         assertTrue(refusal("sequence,label\nAAA,a\nKKK,b\n")
                 .startsWith("finetune: --eval: eval.csv: line 2: expected one of the labels a, b, got "));
+        assertEquals(
+                "finetune: --train: train.csv: expected different columns, got label,sequence,label",
+                refusal("label,sequence,label\na,AAA,b\n"));
+        assertEquals(
+                "finetune: --learning-rate: expected a finite number of at least 0, got NaN (finetune --help lists the"
+                        + " options)",
+                refusal(good, "--learning-rate", "NaN"));
+        Files.write(folder.resolve("train.csv"), new byte[] {(byte) 0xff, (byte) 0xfe});
+        assertEquals(1, tune("classification", "refused"));
+        assertEquals(
+                "finetune: --train: train.csv cannot be read: expected text in UTF-8, got other bytes",
+                err.strip().replace(folder + "/", ""));
         Files.delete(folder.resolve("train.csv"));
         assertEquals(1, tune("classification", "refused"));
         assertEquals(
