@@ -40,6 +40,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Set;
 import java.util.SplittableRandom;
 import java.util.function.UnaryOperator;
@@ -161,7 +162,7 @@ class FineTuneTest {
         String changed = change.apply(before);
         assertNotEquals(before, changed);
         Files.writeString(file, changed);
-        assertPredictRefuses(file.getParent(), expected);
+        assertPredictRefuses(Objects.requireNonNull(file.getParent()), expected);
         if (before.isEmpty()) {
             Files.delete(file);
         } else {
@@ -195,10 +196,10 @@ class FineTuneTest {
                 config,
                 text -> text.replaceAll("\"max_position_embeddings\": *\\d+", "\"max_position_embeddings\": 2"),
                 "predict: --model: expected max_position_embeddings of at least 3 (<cls>, one residue, <eos>), got 2");
-        refusesChanged(config, text -> "{", "config.json: expected a JSON file: Unexpected end-of-input");
+        refusesChanged(config, _ -> "{", "config.json: expected a JSON file: Unexpected end-of-input");
         refusesChanged(
                 model.resolve("targets.json"),
-                text -> "null",
+                _ -> "null",
                 "targets.json: expected the numbers mean and standard_deviation, above 0");
         String whole = Files.readString(config);
         assertPredictRefuses(model, "config.json is in the folder of --model already", "--out=" + config);
