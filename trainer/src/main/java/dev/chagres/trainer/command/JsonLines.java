@@ -104,8 +104,8 @@ final class JsonLines {
             case Double number
             when !Double.isFinite(number) ->
                 throw new CommandFailure(
-                        "--model: expected finite numbers of protein " + ForeignText.plain(line.getOrDefault("id", "")) + ", got "
-                                + number + "; look for weights that are not finite, or try --dtype fp32");
+                        "--model: expected finite numbers of protein " + ForeignText.plain(line.getOrDefault("id", ""))
+                                + ", got " + number + "; look for weights that are not finite, or try --dtype fp32");
             case null, default -> {}
         }
     }
