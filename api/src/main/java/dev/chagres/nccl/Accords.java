@@ -69,17 +69,24 @@ final class Accords {
                 null);
     }
 
-    /** Returns whether {@code rank} takes part in an agreement, or goes on after it, here or where ranks went on before. */
+    /**
+     * Returns whether {@code rank} takes part in an agreement, or goes on after it, here or where ranks went on before. It may have closed the
+     * communicators that it went on with since.
+     */
     boolean goesOn(int rank) {
+        return !arrivals.isLeft(rank) && remains(rank);
+    }
+
+    private boolean remains(int rank) {
         try (var _ = lock.hold()) {
-            if (arrivals.isLeft(rank) || accords.isEmpty() || !accords.getLast().has(rank)) {
+            if (accords.isEmpty() || !accords.getLast().has(rank)) {
                 return false;
             }
         }
         for (ThreadRanks rest : meeting.descendants.shrunk()) {
             int place = rest.place(meeting.number(rank));
             if (place >= 0 && rest.failure() != null) {
-                return rest.accords.goesOn(place);
+                return rest.accords.remains(place);
             }
         }
         return true;
