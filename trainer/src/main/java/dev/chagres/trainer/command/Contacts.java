@@ -98,7 +98,7 @@ public final class Contacts extends ProteinCommand {
         model.requireOthers("--out", output);
         model.begin();
         Esm2Config config = model.config();
-        Proteins proteins = Proteins.of(fasta.source(), config.context() - 2, config.context());
+        Proteins proteins = Proteins.of(fasta.source(), config.context(), LongSequences.REFUSE);
         boolean npy = output.toString().toLowerCase(Locale.ROOT).endsWith(".npy");
         if (proteins.count() > 1 && (npy || plot != null)) {
             throw new IllegalArgumentException((npy ? "--out: expected .safetensors" : "--plot: expected none")

@@ -102,8 +102,8 @@ public final class Embed extends ProteinCommand {
         recipe.requireWeights(model.precision());
         Esm2Config config = model.config();
         int most = config.context() - 2;
-        Proteins proteins = Proteins.of(
-                fasta.source(), longer == LongSequences.REFUSE ? most : Integer.MAX_VALUE, config.context());
+        Proteins proteins =
+                Proteins.of(fasta.source(), config.context(), longer, LongSequences.CUT, LongSequences.WINDOWS);
         try (EmbeddingFile file = new EmbeddingFile(output, rows, config.hidden(), options(proteins, config))) {
             int before = file.proteins();
             if (before > 0) {

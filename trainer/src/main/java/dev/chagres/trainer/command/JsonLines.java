@@ -62,7 +62,7 @@ final class JsonLines {
 
     /** Looks at the proteins. */
     Proteins proteins(FastaOptions fasta, int context) throws IOException {
-        return Proteins.of(fasta.source(), longer == LongSequences.REFUSE ? context - 2 : Integer.MAX_VALUE, context);
+        return Proteins.of(fasta.source(), context, longer, LongSequences.CUT);
     }
 
     /** Writes the lines, all or none where they go to a file, and says what was done. */

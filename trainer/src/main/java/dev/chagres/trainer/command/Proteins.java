@@ -4,8 +4,10 @@ import dev.chagres.models.data.FastaReader;
 import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.data.UnknownLetters;
 import java.io.PrintStream;
+import java.util.Arrays;
 import java.util.Locale;
 import java.util.Map;
+import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -20,18 +22,20 @@ record Proteins(FastaSource source, long count, long residues) {
     /**
      * Reads the file, so that bad records are told before the first long computation.
      *
-     * @param most residues that a protein may have; above that it is refused
-     * @param context that gives so many
+     * @param context the longest sequence in tokens, two more than residues
+     * @param longer what becomes of proteins with more residues
+     * @param others what could become of them instead of being refused
      * @throws dev.chagres.models.data.FastaException when it cannot be read, or has something that is no residue
      * @throws IllegalArgumentException when a protein is longer
      */
-    static Proteins of(FastaSource source, int most, int context) {
+    static Proteins of(FastaSource source, int context, LongSequences longer, LongSequences... others) {
         source.ensureRepeatable();
         if (context < 3) {
             throw new CommandFailure(
                     "--model: expected max_position_embeddings of at least 3 (<cls>, one residue, <eos>), got "
                             + context);
         }
+        int most = context - 2;
         long count = 0;
         long residues = 0;
         int tooLong = 0;
@@ -45,10 +49,17 @@ record Proteins(FastaSource source, long count, long residues) {
                 }
             }
         }
-        if (tooLong > 0) {
-            throw new IllegalArgumentException("--long: expected cut or windows, or a larger --context, for --context "
-                    + context + " has room for " + most + " residues and " + tooLong + " of " + count
-                    + " proteins have more, the first " + first + "; got refuse");
+        if (tooLong > 0 && longer == LongSequences.REFUSE) {
+            String room = "larger --context, for --context " + context + " has room for " + most + " residues and "
+                    + tooLong + " of " + count + " proteins have more, the first " + first;
+            throw new IllegalArgumentException(
+                    others.length == 0
+                            ? "--fasta: expected shorter proteins, or a " + room
+                            : "--long: expected "
+                                    + Arrays.stream(others)
+                                            .map(EnumOption::word)
+                                            .collect(Collectors.joining(" or "))
+                                    + ", or a " + room + "; got refuse");
         }
         return new Proteins(source, count, residues);
     }

@@ -66,5 +66,10 @@ class ContactsTest {
                 "contacts: --out: expected .safetensors for several proteins, got " + npy
                         + " for 2 (contacts --help lists the options)",
                 told.strip());
+        assertEquals(2, run(">A\n" + "A".repeat(3) + "\n", "--out=" + npy, "--context=4"));
+        assertEquals(
+                "contacts: --fasta: expected shorter proteins, or a larger --context, for --context 4 has room for 2"
+                        + " residues and 1 of 1 proteins have more, the first A with 3 (contacts --help lists the options)",
+                told.strip());
     }
 }

@@ -100,6 +100,13 @@ class ScoreTest {
         assertTrue(
                 model.told().startsWith("score: --mutation: expected mutations such as A42G or A42G:K50R, got 42 ("),
                 model::told);
+        assertEquals(2, model.run(Score::run, fasta));
+        assertTrue(
+                model.told()
+                        .startsWith(
+                                "score: --long: expected cut, or a larger --context, for --context 34 has room for 32"
+                                        + " residues and "),
+                model::told);
         assertEquals(2, model.run(Score::run, fasta, "--long=windows"));
         assertTrue(model.told().startsWith("score: --long: expected refuse or cut, got windows ("), model::told);
         assertEquals(1, model.run(Score::run, fasta, "--long=cut", "--mutation=W1A"));
