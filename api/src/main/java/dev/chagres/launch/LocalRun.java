@@ -162,9 +162,10 @@ final class LocalRun<T> {
     /** Waits for the ranks after one has failed, and returns those that do not end even when interrupted. */
     private List<Integer> end() {
         List<Integer> lost = new ArrayList<>();
+        long begin = System.nanoTime();
         for (int rank = 0; rank < threads.size(); rank++) {
             Thread thread = threads.get(rank);
-            if (!endsByItself(thread)) {
+            if (!endsByItself(thread, begin)) {
                 interrupt(rank);
                 if (!isEnded(thread, GRACE)) {
                     lost.add(rank);
@@ -177,9 +178,10 @@ final class LocalRun<T> {
     /**
      * Waits for a rank while any goes on without those that have failed. After each failure a rank has a while to agree to that, since an
      * interrupt would end what it goes on with.
+     *
+     * @param begin when a rank had failed
      */
-    private boolean endsByItself(Thread thread) {
-        long begin = System.nanoTime();
+    private boolean endsByItself(Thread thread, long begin) {
         int failures;
         do {
             failures = id.failures();

@@ -85,7 +85,8 @@ final class Accords {
         }
         for (ThreadRanks rest : meeting.descendants.shrunk()) {
             int place = rest.place(meeting.number(rank));
-            if (place >= 0 && rest.failure() != null) {
+            // Where not all have joined the others agree again here.
+            if (place >= 0 && rest.failure() != null && rest.haveJoined()) {
                 return rest.accords.remains(place);
             }
         }

@@ -72,7 +72,7 @@ final class SplitCommunicators {
         try (var _ = lock.hold()) {
             int[] numbers =
                     Arrays.stream(splits.of(number, color)).map(origin::number).toArray();
-            child = split.computeIfAbsent(key, _ -> new ThreadRanks(() -> forget(split, key), origin, numbers));
+            child = split.computeIfAbsent(key, _ -> new ThreadRanks(() -> forget(split, key), origin, null, numbers));
         }
         // A failure is reported to existing meetings; an earlier one is reported to this one now.
         RankFailure failure = origin.failure();
@@ -86,7 +86,7 @@ final class SplitCommunicators {
     ThreadRanks shrink(String key, int... staying) {
         int[] numbers = Arrays.stream(staying).map(origin::number).toArray();
         try (var _ = lock.hold()) {
-            return shrunk.computeIfAbsent(key, _ -> new ThreadRanks(() -> forget(shrunk, key), null, numbers));
+            return shrunk.computeIfAbsent(key, _ -> new ThreadRanks(() -> forget(shrunk, key), null, origin, numbers));
         }
     }
 

@@ -28,6 +28,8 @@ final class ThreadRanks {
     final int ranks;
     /** The meeting that this was split from; null if it was opened or shrunk. */
     private final @Nullable ThreadRanks parent;
+    /** The meeting that this was shrunk from; null if it was opened or split. */
+    private final @Nullable ThreadRanks former;
     /** Each rank's number in the {@link #root}, by which errors name it. */
     private final int[] numbers;
     /** Each rank's number in the origin: in the root after a split, in the former communicator after a shrink. */
@@ -53,17 +55,18 @@ final class ThreadRanks {
     private final Runnable atEnd;
 
     ThreadRanks(int ranks) {
-        this(() -> {}, null, IntStream.range(0, ranks).toArray());
+        this(() -> {}, null, null, IntStream.range(0, ranks).toArray());
     }
 
     /**
-     * Makes one that was split from {@code parent}; null: shrunk.
+     * Makes one that was split from {@code parent}, or shrunk from {@code former}; the other one is null.
      *
      * @param origins each rank's number where it comes from
      */
-    ThreadRanks(Runnable atEnd, @Nullable ThreadRanks parent, int... origins) {
+    ThreadRanks(Runnable atEnd, @Nullable ThreadRanks parent, @Nullable ThreadRanks former, int... origins) {
         this.atEnd = atEnd;
         this.parent = parent;
+        this.former = former;
         this.origins = origins;
         ranks = origins.length;
         numbers = parent == null ? IntStream.range(0, ranks).toArray() : origins;
@@ -138,7 +141,7 @@ final class ThreadRanks {
         }
     }
 
-    /** Waits until every rank has joined. */
+    /** Waits until every rank has joined; fails when one ends, or closes the communicator that this is shrunk from, before it has. */
     void join(int rank, Called waiting, long timeoutMillis) {
         try (var _ = lock.hold()) {
             throwFailure(waiting);
@@ -149,7 +152,41 @@ final class ThreadRanks {
             came[rank] = true;
             cameCount++;
             lock.changed();
-            await(rank, () -> cameCount == ranks, timeoutMillis, waiting, this::absent, FailureAttribution::only);
+            await(
+                    rank,
+                    () -> cameCount == ranks || gone() != NOWHERE,
+                    timeoutMillis,
+                    waiting,
+                    this::absent,
+                    FailureAttribution::only);
+            if (cameCount < ranks) {
+                throw closed(gone(), waiting);
+            }
+        }
+    }
+
+    /** Returns a rank that will not join; -1 when there is none. */
+    private int gone() {
+        ThreadRanks before = former;
+        for (int rank = 0; before != null && rank < ranks; rank++) {
+            if (!came[rank] && before.arrivals.isLeft(before.ofNumber(origins[rank]))) {
+                return rank;
+            }
+        }
+        return NOWHERE;
+    }
+
+    private int ofNumber(int number) {
+        return IntStream.range(0, ranks)
+                .filter(rank -> number(rank) == number)
+                .findFirst()
+                .orElseThrow();
+    }
+
+    /** Returns whether every rank has joined. */
+    boolean haveJoined() {
+        try (var _ = lock.hold()) {
+            return cameCount == ranks;
         }
     }
 

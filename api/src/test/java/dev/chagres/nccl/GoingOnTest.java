@@ -1,6 +1,8 @@
 package dev.chagres.nccl;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.DevicesNeeded;
@@ -15,6 +17,8 @@ import dev.chagres.nccl.GoingOnRank.Place;
 import dev.chagres.nccl.ProcessFaultsTest.Signal;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 import java.util.Random;
 import java.util.SplittableRandom;
@@ -26,6 +30,7 @@ import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.EnumSource;
 
 /**
  * Random faults of one of 2 to 8 ranks that train, every other time with calls that are polled, after which all others go on, with the same weights. The seed is printed; {@code
@@ -137,6 +142,56 @@ class GoingOnTest {
             }
         });
         assertEquals(List.of(2, 2), left);
+    }
+
+    enum Ending {
+        THROWS,
+        ENDS,
+        CLOSES
+    }
+
+    /** The others agree once more, and do not wait for the timeout. */
+    @ParameterizedTest
+    @EnumSource
+    void oneThatEndsBetweenAgreementAndShrinkIsLeftOut(Ending ending) {
+        DevicesNeeded.assume(4);
+        CountDownLatch agreed = new CountDownLatch(3);
+        CountDownLatch done = new CountDownLatch(2);
+        List<String> told = Collections.synchronizedList(new ArrayList<>());
+        List<Integer> left = Ranks.local(4).run(rank -> {
+            if (rank.index() == 0) {
+                throw new FaultyRank.Ill();
+            }
+            Communicator all = rank.communicator();
+            Agreement three = Agreement.of(all, 0);
+            agreed.countDown();
+            if (rank.index() == 1) {
+                agreed.await();
+                switch (ending) {
+                    case THROWS -> throw new FaultyRank.Ill();
+                    case ENDS -> {
+                        return 0;
+                    }
+                    case CLOSES -> {
+                        all.close();
+                        done.await();
+                        return 0;
+                    }
+                }
+            }
+            RankFailedException failed =
+                    assertThrows(RankFailedException.class, () -> all.shrink(all.config(), three.excluded()));
+            told.add(String.valueOf(failed.getMessage()));
+            try (Communicator two =
+                    all.shrink(all.config(), Agreement.of(all, 0).excluded())) {
+                done.countDown();
+                return two.ranks();
+            }
+        });
+        assertEquals(List.of(2, 2), left.subList(left.size() - 2, left.size()));
+        assertTrue(
+                told.stream().allMatch(text -> text.matches(".*(it is ill|has finished or closed its communicator).*")),
+                told::toString);
     }
 
     /** Rank 0 of a pair that is stopped, and not gone, may go on by itself: the other one does not. */
