@@ -168,7 +168,7 @@ class RankDataTest {
         }
     }
 
-    /** Of the device and of the Java heap: after the first steps ranks take no more in 200 others. */
+    /** Of the device and of the Java heap: after the first steps ranks take no more in 200 others. Once something else may take some. */
     @ParameterizedTest
     @CsvSource({"1, 2, 1, 1, 1", "1, 1, 2, 1, 1", "1, 1, 1, 2, 1", "1, 1, 1, 1, 2", "2, 1, 1, 1, 1"})
     void memoryStaysFlat(int pipeline, int replicate, int shard, int context, int tensor) {
@@ -180,7 +180,7 @@ class RankDataTest {
             StepResult result = new StepResult();
             Batch[] batches = new Batch[8];
             long memory = 0;
-            long heap = 0;
+            List<Long> heap = new ArrayList<>();
             try (ModelTraining training = ModelTraining.of(rank, plan.setup(CONFIG));
                     SequencePacker packer = packer(plan)) {
                 for (int i = 0; i < batches.length; i++) {
@@ -191,14 +191,14 @@ class RankDataTest {
                     training.upload(batches[step % batches.length]);
                     training.step(1e-4f);
                     training.result(result);
-                    if (step == 39) {
-                        memory = training.memoryBytes();
-                        heap = usedHeap(measuring);
+                    if (step % 100 == 39) {
+                        memory = step == 39 ? training.memoryBytes() : memory;
+                        heap.add(usedHeap(measuring));
                     }
                 }
                 assertEquals(memory, training.memoryBytes(), "rank " + rank.index() + " holds more of its device");
-                long more = usedHeap(measuring) - heap;
-                assertTrue(more < 1 << 20, "the heap holds " + more + " bytes more after 200 steps");
+                long more = Math.min(heap.get(1) - heap.get(0), heap.get(2) - heap.get(1));
+                assertTrue(more < 1 << 19, "the heap holds " + more + " bytes more after 100 steps");
             }
         });
     }
