@@ -143,6 +143,11 @@ public final class UniqueId {
         }
     }
 
+    /** Returns the ranks that are threads of this program; null until one of them has opened a communicator. */
+    private synchronized @Nullable ThreadRanks opened() {
+        return meeting;
+    }
+
     /**
      * Reports that {@code rank} has finished: peers that share this object and wait for it, now or later, throw a {@link
      * RankFailedException} at once.
@@ -152,10 +157,7 @@ public final class UniqueId {
      */
     public void finish(int rank) {
         ensureRank(rank, 0);
-        ThreadRanks present;
-        synchronized (this) {
-            present = meeting;
-        }
+        ThreadRanks present = opened();
         if (present != null) {
             present.finished(rank);
         }
@@ -168,10 +170,7 @@ public final class UniqueId {
      */
     public boolean goesOn(int rank) {
         ensureRank(rank, 0);
-        ThreadRanks present;
-        synchronized (this) {
-            present = meeting;
-        }
+        ThreadRanks present = opened();
         return present != null && present.accords.goesOn(rank);
     }
 
@@ -180,10 +179,7 @@ public final class UniqueId {
      * {@linkplain Communicator#shrink shrinks} have made from it and that are still open.
      */
     public int failures() {
-        ThreadRanks present;
-        synchronized (this) {
-            present = meeting;
-        }
+        ThreadRanks present = opened();
         return present == null ? 0 : present.failures();
     }
 
