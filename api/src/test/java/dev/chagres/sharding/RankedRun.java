@@ -54,12 +54,14 @@ import org.jspecify.annotations.Nullable;
 /**
  * What training a small model gave, on one rank of several or on one that accumulates as many micro-batches.
  *
+ * @param dtype of the weights
  * @param losses of each step; a rank's part
  * @param norms of each step's gradients
  * @param first weights before training
  * @param state after training: weights, and moments where the strategy gathers them
  */
-public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<String, Saved> state) {
+public record RankedRun(
+        DType dtype, float[] losses, float[] norms, Map<String, Saved> first, Map<String, Saved> state) {
     public static final int STEPS = 20;
     private static final float RATE = 1e-3f;
     /** Adam makes whole steps of gradients that are nearly 0, whose sign TF32 decides. */
@@ -393,7 +395,7 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
             }
             span.save(alone);
             State state = State.of(model.parameters.state(), optimizer.state());
-            return new RankedRun(losses, norms, first, saved(state, stream));
+            return new RankedRun(dtype, losses, norms, first, saved(state, stream));
         }
     }
 
@@ -491,7 +493,7 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
                 span.made(step, sharing.state(strategy, optimizer, stateOf(quantizers)));
             }
             span.save(sharing.state(strategy, optimizer, stateOf(quantizers)));
-            return new RankedRun(losses, norms, first, state(strategy, optimizer, stream));
+            return new RankedRun(dtype, losses, norms, first, state(strategy, optimizer, stream));
         }
     }
 
@@ -523,8 +525,9 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
     }
 
     /**
-     * Asserts that ranks have made the steps of this run, FLOAT32, and have the same state, bit for bit. On a GPU sums of gradients
-     * differ from run to run, and products are rounded to TF32: what differs there at first grows by a few times a step.
+     * Asserts that ranks have made the steps of this run: the first weights have its bits, the later ones differ as sums in another order do. Those
+     * differences are small in FLOAT32 on the reference. On a GPU products are rounded to TF32; and one weight of 16 bits that is rounded to its
+     * neighbour, which depends on the processor, changes each later step. What differs there at first grows by a few times a step.
      */
     public void assertSame(List<RankedRun> ranks) {
         assertTrue(losses[STEPS - 1] < losses[0]);
@@ -535,9 +538,9 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
     public void assertSameSteps(List<RankedRun> ranks) {
         assertTrue(first.keySet().stream()
                 .anyMatch(name -> !Arrays.equals(first.get(name).values, state.get(name).values)));
-        boolean isReference = Provider.current() == Provider.REFERENCE;
-        double lossTolerance = isReference ? 1e-5 : 1e-3;
-        double normTolerance = isReference ? 1e-4 : 1e-2;
+        boolean isClose = Provider.current() == Provider.REFERENCE && dtype == DType.FLOAT32;
+        double lossTolerance = isClose ? 1e-5 : dtype == DType.FLOAT32 ? 1e-3 : 1e-2;
+        double normTolerance = isClose ? 1e-4 : dtype == DType.FLOAT32 ? 1e-2 : 5e-2;
         for (int step = 0; step < STEPS; step++) {
             float loss = 0;
             for (RankedRun run : ranks) {
@@ -548,7 +551,7 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
         }
         for (RankedRun run : ranks) {
             assertClose(first, run.first, 0);
-            assertClose(state, run.state, isReference ? 1e-3 : 2e-2, isReference ? 0 : MOST_MISSED_STEPS * RATE);
+            assertClose(state, run.state, isClose ? 1e-3 : 2e-2, isClose ? 0 : MOST_MISSED_STEPS * RATE);
             run.state.forEach((name, saved) ->
                     assertArrayEquals(ranks.getFirst().state.get(name).values, saved.values, name + " on all ranks"));
         }
@@ -570,11 +573,9 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
             for (float value : saved.values) {
                 most = Math.max(most, Math.abs(value));
             }
-            // The gradient of the keys' bias is 0, and Adam makes whole steps of what rounding leaves of it, which
-            // differs from processor to
-            // processor. The weights that schedule-free AdamW steps are called z.
-            boolean rounding =
-                    tolerance > 0 && (name.endsWith("qkv.linear.bias") || name.endsWith("qkv.linear.bias.z"));
+            // The gradient of the keys' bias is 0. Adam makes whole steps of what rounding leaves of it, and processors
+            // round differently. z are the weights that schedule-free AdamW steps.
+            boolean rounding = tolerance > 0 && name.matches(".*qkv\\.linear\\.bias(\\.z|\\.master|\\.ema)?");
             double allowed = rounding ? 2 * STEPS * RATE : Math.max(least, tolerance * most);
             for (int i = 0; i < saved.values.length; i++) {
                 assertEquals(saved.values[i], other.values[i], allowed, name + "[" + i + "]");
