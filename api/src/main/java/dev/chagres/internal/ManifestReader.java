@@ -28,6 +28,9 @@ final class ManifestReader {
         try (JsonParser json = Manifest.JSON.createParser(file)) {
             json.nextToken();
             all = Fields.of("", value(json));
+            if (json.nextToken() != null) {
+                throw new InvalidException("expected one JSON object, got more behind it");
+            }
         } catch (JsonProcessingException e) {
             throw new InvalidException("expected JSON, got other text: " + e.getOriginalMessage());
         } catch (IOException e) {
@@ -40,40 +43,50 @@ final class ManifestReader {
             throw new InvalidException("version: expected " + Manifest.VERSION + " with blocks of "
                     + BlockSums.BLOCK_BYTES + " bytes, got " + all.get("version") + " with " + all.get("block_bytes"));
         }
+        Map<String, Content> files = files(all.object("files"));
+        return new Manifest(
+                all.number("step"),
+                metadata(all.object("metadata")),
+                numbers(all.object("numbers")),
+                files,
+                tensors(all.object("tensors"), files),
+                tensors(all.object("beside"), files));
+    }
+
+    private static Map<String, String> metadata(Fields all) throws InvalidException {
         Map<String, String> metadata = new LinkedHashMap<>();
-        Fields texts = all.object("metadata");
-        for (String key : texts.names()) {
-            metadata.put(key, texts.text(key));
+        for (String key : all.names()) {
+            metadata.put(key, all.text(key));
         }
+        return metadata;
+    }
+
+    private static Map<String, Long> numbers(Fields all) throws InvalidException {
         Map<String, Long> numbers = new LinkedHashMap<>();
-        Fields given = all.object("numbers");
-        for (String key : given.names()) {
-            if (!(given.get(key) instanceof Long bits)) { // A double's may be negative; whoever reads knows the limits.
-                throw given.refused(key, "a whole number");
+        for (String key : all.names()) {
+            if (!(all.get(key) instanceof Long bits)) { // A double's may be negative; whoever reads knows the limits.
+                throw all.refused(key, "a whole number");
             }
             numbers.put(key, bits);
         }
+        return numbers;
+    }
+
+    private static Map<String, Content> files(Fields all) throws InvalidException {
         Map<String, Content> files = new LinkedHashMap<>();
-        Fields contents = all.object("files");
-        for (String name : contents.names()) {
+        for (String name : all.names()) {
             if (name.isEmpty() || name.equals("..") || name.contains("/") || name.indexOf(0) >= 0) {
                 throw new InvalidException("files: expected plain names, got " + ForeignText.quoted(name));
             }
-            Fields one = contents.object(name);
+            Fields one = all.object(name);
             Content content = new Content(one.number("bytes"), one.number("head_bytes"), one.sums());
             if (content.head() > content.bytes() || !isSummed(content.head(), content.sums())) {
-                throw contents.refused(
+                throw all.refused(
                         name, "head_bytes within its " + content.bytes() + " bytes, a checksum for each block");
             }
             files.put(name, content);
         }
-        return new Manifest(
-                all.number("step"),
-                metadata,
-                numbers,
-                files,
-                tensors(all.object("tensors"), files),
-                tensors(all.object("beside"), files));
+        return files;
     }
 
     private static Map<String, Whole> tensors(Fields all, Map<String, Content> files) throws InvalidException {
