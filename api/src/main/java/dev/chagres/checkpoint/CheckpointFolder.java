@@ -153,6 +153,11 @@ public final class CheckpointFolder implements AutoCloseable {
         }
     }
 
+    /** Returns the folder of the checkpoint that was published last, if there is one: of a run that went on from an earlier step not the highest. */
+    public Optional<Path> last() {
+        return steps().isEmpty() ? Optional.empty() : Optional.of(SafetensorsFile.checkpoint(path));
+    }
+
     /** Returns the folder of the checkpoint of a step, whether it is there or not. */
     public Path step(long step) {
         return path.resolve(name(step));

@@ -37,6 +37,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Random;
 import java.util.function.Consumer;
 import java.util.stream.Stream;
@@ -303,6 +304,18 @@ class CheckpointFolderTest {
         assertEquals(List.of("latest", "mine", "step-00000001", "step-00000009"), names(folder));
         Files.delete(folder.resolve("latest"));
         withState(SEED, state -> state.load(folder));
+    }
+
+    /** A run that went on from step 3 of 7 has published step 5 last. */
+    @Test
+    void theLastOneNeedNotBeTheHighest() throws IOException {
+        CheckpointFolder checkpoints = CheckpointFolder.of(folder.resolve("run"));
+        assertEquals(Optional.empty(), checkpoints.last());
+        save(checkpoints, 7, Map.of());
+        save(checkpoints, 5, Map.of());
+        assertEquals(Optional.of(checkpoints.step(5)), checkpoints.last());
+        Files.delete(checkpoints.path().resolve("latest"));
+        assertEquals(Optional.of(checkpoints.step(7)), checkpoints.last());
     }
 
     private static String refusal(Runnable call) {

@@ -297,7 +297,7 @@ record SavingPlan(
         }
 
         private boolean isThere(Path own) {
-            return isFolder() ? !CheckpointFolder.of(own).steps().isEmpty() : Files.exists(own);
+            return isFolder() ? CheckpointFolder.of(own).last().isPresent() : Files.exists(own);
         }
 
         /** Returns the files as the plan has them. */

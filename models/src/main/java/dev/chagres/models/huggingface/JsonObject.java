@@ -41,8 +41,9 @@ record JsonObject(Path file, Map<String, @Nullable Object> fields, String prefix
         }
         if (Files.exists(folder)) {
             try (CheckpointFolder run = CheckpointFolder.of(folder)) {
-                List<Long> steps = run.steps();
-                return steps.isEmpty() ? "" : "; the last checkpoint of this run is " + run.step(steps.getLast());
+                return run.last()
+                        .map(step -> "; the last checkpoint of this run is " + step)
+                        .orElse("");
             }
         }
         String name = folder.toString();

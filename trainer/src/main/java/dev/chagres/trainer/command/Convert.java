@@ -29,7 +29,6 @@ import java.lang.foreign.MemorySegment;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Arrays;
-import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import org.jspecify.annotations.Nullable;
@@ -192,8 +191,7 @@ public final class Convert extends ProteinCommand {
             return folder;
         }
         try (CheckpointFolder run = CheckpointFolder.of(folder)) {
-            List<Long> steps = run.steps();
-            return steps.isEmpty() ? folder : run.step(steps.getLast());
+            return run.last().orElse(folder);
         }
     }
 
