@@ -14,6 +14,7 @@ import dev.chagres.trainer.command.BuildVersion;
 import dev.chagres.trainer.command.CommandStart;
 import dev.chagres.trainer.command.FastaOptions;
 import dev.chagres.trainer.command.FileChecks;
+import dev.chagres.trainer.command.HeldOutOption;
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
 import java.io.PrintStream;
@@ -101,10 +102,11 @@ public final class Evaluate implements Callable<Integer> {
 
     @Option(
             names = "--eval-fraction",
+            converter = HeldOutOption.class,
             paramLabel = "R",
             description =
                     "evaluate only those sequences that a run with this --eval-fraction has held out of --fasta or --text (default: all)")
-    private @Nullable Double fraction;
+    private @Nullable HeldOut heldOut;
 
     @Option(
             names = "--ranks",
@@ -183,9 +185,6 @@ public final class Evaluate implements Callable<Integer> {
         FileChecks.requireName("--report", report);
         FileChecks.requireApart("--report", report, "--resume", resume);
         fasta.requireOthers("--report", report);
-        if (fraction != null && !(fraction > 0 && fraction < 1)) {
-            throw new IllegalArgumentException("--eval-fraction: expected a number between 0 and 1, got " + fraction);
-        }
         if (!texts.isEmpty() && fasta.areGiven()) {
             throw new IllegalArgumentException("--fasta: expected none beside --text, got one");
         }
@@ -229,17 +228,17 @@ public final class Evaluate implements Callable<Integer> {
     }
 
     private TrainingData texts(TrainingPlan plan) {
-        if (fraction == null || !(plan.data() instanceof TrainingData.Texts(TextSource all))) {
+        if (heldOut == null || !(plan.data() instanceof TrainingData.Texts(TextSource all))) {
             return plan.data();
         }
         return new TrainingData.Texts(
-                new TextSource(all.files(), all.tokenizer(), all.config().only(new HeldOut(fraction))));
+                new TextSource(all.files(), all.tokenizer(), all.config().only(heldOut)));
     }
 
     private FastaSource source() {
         FastaSource all = fasta.areGiven() ? fasta.source() : fasta.as(FastaSource.shipped());
         all.ensureRepeatable();
-        return fraction == null ? all : all.only(new HeldOut(fraction));
+        return heldOut == null ? all : all.only(heldOut);
     }
 
     private Evaluation.Result evaluate(Platform platform, TrainingPlan plan, Evaluation evaluation) {

@@ -9,6 +9,7 @@ import dev.chagres.trainer.callback.EarlyStopping;
 import dev.chagres.trainer.callback.Evaluation;
 import dev.chagres.trainer.command.FastaOptions;
 import dev.chagres.trainer.command.FileChecks;
+import dev.chagres.trainer.command.HeldOutOption;
 import java.nio.file.Path;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
@@ -91,11 +92,12 @@ record EvaluationPlan(
 
         @Option(
                 names = "--eval-fraction",
+                converter = HeldOutOption.class,
                 paramLabel = "R",
                 description =
                         "hold out about this part of the sequences of --fasta, or of the texts of --text, between 0 and 1, and"
                                 + " evaluate them; which ones follows from their content alone (default: none)")
-        private @Nullable Double fraction;
+        private @Nullable HeldOut heldOut;
 
         @Option(
                 names = "--eval-every",
@@ -157,17 +159,13 @@ record EvaluationPlan(
             FileChecks.requireName("--eval-fasta", fasta);
             texts.forEach(file -> FileChecks.requireName("--eval-text", file));
             FileChecks.requireName("--tensorboard", tensorBoard);
-            if (fasta != null && fraction != null) {
-                throw new IllegalArgumentException(
-                        "--eval-fraction: expected this or --eval-fasta, got both: " + fraction + " and " + fasta);
+            if (fasta != null && heldOut != null) {
+                throw new IllegalArgumentException("--eval-fraction: expected this or --eval-fasta, got both: "
+                        + heldOut.fraction() + " and " + fasta);
             }
-            if (!texts.isEmpty() && fraction != null) {
-                throw new IllegalArgumentException(
-                        "--eval-fraction: expected this or --eval-text, got both: " + fraction + " and " + texts);
-            }
-            if (fraction != null && !(fraction > 0 && fraction < 1)) {
-                throw new IllegalArgumentException(
-                        "--eval-fraction: expected a number between 0 and 1, got " + fraction);
+            if (!texts.isEmpty() && heldOut != null) {
+                throw new IllegalArgumentException("--eval-fraction: expected this or --eval-text, got both: "
+                        + heldOut.fraction() + " and " + texts);
             }
             if (every != null) {
                 TrainOptions.requireAtLeast("--eval-every", every, 0);
@@ -197,7 +195,7 @@ record EvaluationPlan(
         }
 
         private void requireData(String option) {
-            if (fasta == null && fraction == null && texts.isEmpty()) {
+            if (fasta == null && heldOut == null && texts.isEmpty()) {
                 throw new IllegalArgumentException(
                         option + ": expected --eval-fasta, --eval-fraction or --eval-text beside it, got none");
             }
@@ -205,7 +203,7 @@ record EvaluationPlan(
 
         /** Returns the sequences to train on. */
         FastaSource training(FastaSource all) {
-            return fraction == null ? all : all.without(new HeldOut(fraction));
+            return heldOut == null ? all : all.without(heldOut);
         }
 
         /**
@@ -216,24 +214,24 @@ record EvaluationPlan(
         EvaluationPlan plan(FastaSource all, FastaOptions options) {
             FastaSource source = fasta != null
                     ? options.as(FastaSource.matching(fasta.toString()))
-                    : fraction != null ? all.only(new HeldOut(fraction)) : null;
+                    : heldOut != null ? all.only(heldOut) : null;
             return plan(source == null ? null : new TrainingData.Proteins(source));
         }
 
         /** Returns the texts to train on. */
         TextSource training(TextSource all) {
-            return fraction == null
+            return heldOut == null
                     ? all
-                    : new TextSource(all.files(), all.tokenizer(), all.config().without(new HeldOut(fraction)));
+                    : new TextSource(all.files(), all.tokenizer(), all.config().without(heldOut));
         }
 
         /** Returns the plan of a run on texts, held-out ones included. */
         EvaluationPlan plan(TextSource all) {
             TextSource source = !texts.isEmpty()
                     ? new TextSource(texts, all.tokenizer(), all.config())
-                    : fraction != null
+                    : heldOut != null
                             ? new TextSource(
-                                    all.files(), all.tokenizer(), all.config().only(new HeldOut(fraction)))
+                                    all.files(), all.tokenizer(), all.config().only(heldOut))
                             : null;
             return plan(source == null ? null : new TrainingData.Texts(source));
         }

@@ -194,7 +194,10 @@ class EvaluateTest {
                 err());
         assertEquals(found.get("loss"), lines(own, "evaluation").getFirst().get("loss"));
         assertEquals(2, evaluate("--resume", saved.toString(), "--eval-fraction", "1"));
-        assertTrue(err().startsWith("evaluate: --eval-fraction: expected a number between 0 and 1, got 1.0"), err());
+        assertTrue(
+                err().startsWith(
+                                "evaluate: Invalid value for option '--eval-fraction': expected a number between 0 and 1, got 1"),
+                err());
         assertEquals(2, train("--steps=3", "--eval-fraction=0.1", "--resume=" + saved));
         assertTrue(err().contains("without 0.05 of the sequences"), err());
         assertEquals(0, train("--steps=3", "--eval-fraction=0.05", "--resume=" + saved), err());
@@ -238,9 +241,9 @@ class EvaluateTest {
     @CsvSource(
             delimiter = '|',
             value = {
-                "--eval-fraction 0|--eval-fraction: expected a number between 0 and 1, got 0.0",
-                "--eval-fraction 1|--eval-fraction: expected a number between 0 and 1, got 1.0",
-                "--eval-fraction NaN|--eval-fraction: expected a number between 0 and 1, got NaN",
+                "--eval-fraction 0|Invalid value for option '--eval-fraction': expected a number between 0 and 1, got 0",
+                "--eval-fraction 1|Invalid value for option '--eval-fraction': expected a number between 0 and 1, got 1",
+                "--eval-fraction NaN|Invalid value for option '--eval-fraction': expected a number between 0 and 1, got NaN",
                 "--eval-fraction 0.5 --eval-fasta x|--eval-fraction: expected this or --eval-fasta, got both: 0.5 and x",
                 "--eval-every 3|--eval-every: expected --eval-fasta, --eval-fraction or --eval-text beside it, got none",
                 "--eval-every -1 --eval-fraction 0.1|--eval-every: expected at least 0, got -1",

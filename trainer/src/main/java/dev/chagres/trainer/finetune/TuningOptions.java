@@ -8,6 +8,7 @@ import dev.chagres.batch.SequencePacker;
 import dev.chagres.batch.TokenSequences;
 import dev.chagres.models.data.HeldOut;
 import dev.chagres.trainer.command.EnumOption;
+import dev.chagres.trainer.command.HeldOutOption;
 import java.nio.ByteBuffer;
 import java.util.List;
 import java.util.Set;
@@ -60,11 +61,12 @@ final class TuningOptions {
 
     @Option(
             names = "--eval-fraction",
+            converter = HeldOutOption.class,
             paramLabel = "R",
             description =
                     "instead of --eval or --eval-text, hold out about this part of the sequences or texts, between 0 and 1, and evaluate"
                             + " them; which ones follows from their content alone (default: none)")
-    private @Nullable Double fraction;
+    private @Nullable HeldOut heldOut;
 
     @Option(
             names = "--graph",
@@ -122,18 +124,11 @@ final class TuningOptions {
      */
     @Nullable
     HeldOut heldOut(String other, boolean otherIsGiven) {
-        Double part = fraction;
-        if (part == null) {
-            return null;
+        if (heldOut != null && otherIsGiven) {
+            throw new IllegalArgumentException("--eval-fraction: expected none beside " + other
+                    + ", whose data are evaluated, got " + heldOut.fraction());
         }
-        if (otherIsGiven) {
-            throw new IllegalArgumentException(
-                    "--eval-fraction: expected none beside " + other + ", whose data are evaluated, got " + part);
-        }
-        if (!(part > 0 && part < 1)) {
-            throw new IllegalArgumentException("--eval-fraction: expected a number between 0 and 1, got " + part);
-        }
-        return new HeldOut(part);
+        return heldOut;
     }
 
     /** Refuses a metric that the task does not have. */

@@ -24,9 +24,7 @@ import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.parameter.LoraConfig;
 import dev.chagres.trainer.Callback;
 import dev.chagres.trainer.Trainer;
-import dev.chagres.trainer.callback.Checkpoints;
 import dev.chagres.trainer.callback.Evaluation;
-import dev.chagres.trainer.command.Interruption;
 import dev.chagres.trainer.command.Predict;
 import dev.chagres.trainer.command.TargetScale;
 import java.io.ByteArrayOutputStream;
@@ -50,91 +48,11 @@ import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
-import org.junit.jupiter.api.io.TempDir;
 
-/** The command on a small model of transformers, and sequences whose labels follow from their residues. */
+/** What the command learns, on one rank and on several, and what is read back of it. */
 @Tag("L0")
-class FineTuneTest {
-    private static final Path MODEL =
-            Path.of("..", "models", "src", "test", "resources", "huggingface", "token-dropout");
+class FineTuneTest extends FineTuneCalls {
     private static final Pattern ACCURACY = Pattern.compile("saved: step \\d+: loss \\S+, accuracy (\\S+), macro F1");
-
-    @TempDir
-    private Path folder;
-
-    private String out = "";
-    private String err = "";
-
-    private int run(String... arguments) {
-        var outBytes = new ByteArrayOutputStream();
-        var errBytes = new ByteArrayOutputStream();
-        int status = FineTune.run(
-                new PrintStream(outBytes, true, StandardCharsets.UTF_8),
-                new PrintStream(errBytes, true, StandardCharsets.UTF_8),
-                arguments);
-        out = outBytes.toString(StandardCharsets.UTF_8);
-        err = errBytes.toString(StandardCharsets.UTF_8);
-        return status;
-    }
-
-    private int tune(String task, String save, String... further) {
-        return run(options(task, save, further));
-    }
-
-    private String[] options(String task, String save, String... further) {
-        List<String> all = new ArrayList<>(List.of(
-                "--model",
-                MODEL.toString(),
-                "--task",
-                task,
-                "--train",
-                folder.resolve("train.csv").toString(),
-                "--eval",
-                folder.resolve("eval.csv").toString(),
-                "--save",
-                folder.resolve(save).toString(),
-                "--tokens-per-step",
-                "512"));
-        all.addAll(List.of(further));
-        return all.toArray(String[]::new);
-    }
-
-    /** Of a label most residues are a letter of its own. */
-    private void writeSequences(String name, int count, long seed) throws IOException {
-        var random = new SplittableRandom(seed);
-        StringBuilder text = new StringBuilder("id,label,sequence\n");
-        for (int i = 0; i < count; i++) {
-            int label = random.nextInt(3);
-            StringBuilder sequence = new StringBuilder();
-            for (int j = 10 + random.nextInt(20); j > 0; j--) {
-                sequence.append(random.nextInt(4) > 0 ? "LKG".charAt(label) : "ARDE".charAt(random.nextInt(4)));
-            }
-            text.append(i)
-                    .append(',')
-                    .append(List.of("membrane", "\"nuc,leus\"", "x").get(label));
-            text.append(',').append(sequence).append('\n');
-        }
-        Files.writeString(folder.resolve(name), text);
-    }
-
-    @Test
-    void unknownLettersAreRefusedTakenOrLeftOut() throws IOException {
-        String text =
-                "label,sequence\na,MKJLVINGKTLKGEITVEA\nb,ACDEFGHIKLMNPQRSTVW\na,MKLVINGKTLKGEITVEAP\nb,AC*EFGHIKLMNPQRSTVW\n";
-        Files.writeString(folder.resolve("train.csv"), text);
-        Files.writeString(folder.resolve("eval.csv"), text);
-        assertEquals(1, tune("classification", "refused"));
-        assertTrue(err.contains("expected letters of residues, got J at position 3"), err);
-        assertEquals(0, tune("classification", "taken", "--unknown=unk", "--epochs=1"), () -> err);
-        assertTrue(out.startsWith("4 sequences of "), out);
-        assertEquals(0, tune("classification", "left", "--unknown=skip", "--epochs=1"), () -> err);
-        assertTrue(out.startsWith("2 sequences of ") && out.contains("2 with unknown letters left out"), out);
-    }
-
-    private void writeBoth() throws IOException {
-        writeSequences("train.csv", 160, 1);
-        writeSequences("eval.csv", 40, 2);
-    }
 
     private double accuracy() {
         Matcher matcher = ACCURACY.matcher(out);
@@ -359,7 +277,10 @@ class FineTuneTest {
                 2,
                 run(Stream.concat(Stream.of(options), Stream.of("--eval-fraction=1"))
                         .toArray(String[]::new)));
-        assertTrue(err.startsWith("finetune: --eval-fraction: expected a number between 0 and 1, got 1.0"), err);
+        assertTrue(
+                err.startsWith(
+                        "finetune: Invalid value for option '--eval-fraction': expected a number between 0 and 1, got 1"),
+                err);
         assertEquals(
                 0,
                 run(Stream.concat(Stream.of(options), Stream.of("--eval-fraction=0.2"))
@@ -380,121 +301,6 @@ class FineTuneTest {
         assertEquals(
                 "--eval-fraction: expected sequences to train on and to evaluate, got 160 in all, none of them to evaluate",
                 none);
-    }
-
-    /** Ctrl-C when the first evaluation has been told: the run ends, and what was best is there. */
-    @Test
-    void writesTheBestStateWhenItIsInterrupted() throws IOException {
-        writeBoth();
-        assertEquals(0, interrupted("stopped"), err);
-        assertTrue(
-                Pattern.compile("(?s)step \\d+: .*, best so far\nsaved: step \\d+: .*")
-                        .matcher(out)
-                        .find(),
-                out);
-        assertEquals(List.of("membrane", "nuc,leus", "x"), Esm2Checkpoint.labels(folder.resolve("stopped")));
-        assertTrue(Files.notExists(folder.resolve("stopped.best.safetensors")));
-    }
-
-    /** Before anything is computed. */
-    @Test
-    void aPlaceThatAnotherRunHasIsRefused() throws IOException {
-        writeBoth();
-        Path state = folder.resolve("twice.best.safetensors");
-        try (Checkpoints other = Checkpoints.file(state)) {
-            other.claim();
-            assertEquals(1, tune("classification", "twice"));
-            assertTrue(err.startsWith("finetune: " + state + ": cannot be written: "), err);
-            assertEquals("", out);
-        }
-        assertEquals(1, tune("classification", "train.csv/below"));
-        assertEquals("finetune: expected a folder or nothing, got a file: " + folder.resolve("train.csv"), err.strip());
-    }
-
-    /** A terminal that is closed, say, when the second evaluation is told. */
-    @Test
-    void writesTheBestStateWhenItFails() throws IOException {
-        writeBoth();
-        var told = new ArrayList<String>();
-        var err = new PrintStream(new ByteArrayOutputStream());
-        var out = new PrintStream(OutputStream.nullOutputStream()) {
-            @Override
-            public void println(String line) {
-                told.add(line);
-                if (told.stream().filter(one -> one.startsWith("step ")).count() == 2) {
-                    throw new IllegalStateException("gone");
-                }
-            }
-        };
-        assertEquals(1, FineTune.run(new Interruption("finetune", err), out, err, options("classification", "failed")));
-        String best = told.get(1);
-        assertTrue(best.startsWith("step ") && best.endsWith(", best so far"), told::toString);
-        assertEquals(List.of("membrane", "nuc,leus", "x"), Esm2Checkpoint.labels(folder.resolve("failed")));
-        assertTrue(Files.notExists(folder.resolve("failed.best.safetensors")));
-    }
-
-    /** What is kept has the same steps before it as a run that nothing ends, and the same bytes in the end. */
-    @Test
-    void goesOnFromWhatAnInterruptedRunHasKept() throws IOException {
-        writeBoth();
-        assertEquals(0, tune("classification", "whole", "--epochs", "5"), err);
-        String whole = out;
-        Path kept = folder.resolve("parts.best.safetensors");
-        assertEquals(0, interrupted("parts", "--resume-saved"), err);
-        assertTrue(
-                Pattern.compile("kept: step \\d+: .*, in " + Pattern.quote(kept.toString()))
-                        .matcher(out)
-                        .find(),
-                out);
-        assertTrue(Files.exists(kept) && Files.notExists(folder.resolve("parts")));
-        assertEquals(1, tune("classification", "parts", "--epochs", "5"));
-        assertEquals(
-                "finetune: --save: expected no state of an earlier run, got " + kept
-                        + "; go on from it by --resume-saved, or remove it\n",
-                err);
-        assertEquals(1, tune("classification", "parts", "--epochs", "5", "--seed", "4", "--resume-saved"));
-        assertTrue(
-                err.startsWith("finetune: --resume-saved: expected " + kept + " of the same data and options, "), err);
-        assertEquals(0, tune("classification", "parts", "--epochs", "5", "--resume-saved"), err);
-        assertTrue(out.startsWith("goes on from " + kept + "\n"), out);
-        String last = whole.substring(whole.indexOf("best so far") + "best so far".length());
-        assertTrue(out.endsWith(last), () -> whole + out);
-        assertEquals(
-                -1,
-                Files.mismatch(folder.resolve("whole/model.safetensors"), folder.resolve("parts/model.safetensors")));
-        assertTrue(Files.notExists(kept));
-    }
-
-    /** Runs until the first evaluation is told, which Ctrl-C follows. */
-    private int interrupted(String save, String... further) {
-        var errBytes = new ByteArrayOutputStream();
-        var outBytes = new ByteArrayOutputStream();
-        var err = new PrintStream(errBytes, true, StandardCharsets.UTF_8);
-        var interruption = new Interruption("finetune", err);
-        var out = new PrintStream(outBytes, true, StandardCharsets.UTF_8) {
-            @Override
-            public void println(String line) {
-                super.println(line);
-                if (line.endsWith("best so far")) {
-                    Thread.ofVirtual().start(interruption::interrupt);
-                    while (!interruption.isInterrupted()) {
-                        Thread.onSpinWait();
-                    }
-                }
-            }
-        };
-        int status = FineTune.run(
-                interruption,
-                out,
-                err,
-                options(
-                        "classification",
-                        save,
-                        Stream.concat(Stream.of("--epochs", "5"), Stream.of(further))
-                                .toArray(String[]::new)));
-        this.out = outBytes.toString(StandardCharsets.UTF_8);
-        this.err = errBytes.toString(StandardCharsets.UTF_8);
-        return status;
     }
 
     /** Two ranks learn the same as one, apart from rounding and from how sequences are packed. */
@@ -603,25 +409,6 @@ class FineTuneTest {
                         "--save",
                         folder.resolve("none").toString()));
         assertTrue(err.endsWith("labels, 1, got more\n".replace("labels", "has labels")), err);
-    }
-
-    /** The label of a sequence is 50 and 20 times its share of L, less 10 times that of K. */
-    private void writeNumbers(String name, int count, long seed) throws IOException {
-        var random = new SplittableRandom(seed);
-        StringBuilder text = new StringBuilder("sequence,label\n");
-        for (int i = 0; i < count; i++) {
-            StringBuilder sequence = new StringBuilder();
-            int length = 10 + random.nextInt(20);
-            int leucines = random.nextInt(length + 1);
-            double label = 50;
-            for (int j = 0; j < length; j++) {
-                char letter = j < leucines ? 'L' : "KARDE".charAt(random.nextInt(5));
-                label += (letter == 'L' ? 20.0 : letter == 'K' ? -10.0 : 0) / length;
-                sequence.append(letter);
-            }
-            text.append(sequence).append(',').append(label).append('\n');
-        }
-        Files.writeString(folder.resolve(name), text);
     }
 
     private double saved(String metric) {
@@ -767,105 +554,5 @@ class FineTuneTest {
         assertEquals(
                 Problem.MULTI_LABEL,
                 Esm2Checkpoint.classifierConfig(folder.resolve("sets")).problem());
-    }
-
-    @Test
-    void tellsWhichNumbersAreWrong() throws IOException {
-        writeNumbers("eval.csv", 4, 2);
-        for (String label : List.of("high", "NaN", "1e300", "Infinity")) {
-            Files.writeString(folder.resolve("train.csv"), "sequence,label\nAAA,1\nKKK," + label + "\n");
-            assertEquals(1, tune("regression", "refused"));
-            assertEquals(
-                    "finetune: --train: train.csv: line 3: expected a finite number as the label, got " + label,
-                    err.strip().replace(folder + "/", ""));
-        }
-        Files.writeString(folder.resolve("train.csv"), "sequence,label\nAAA,2\nKKK,2\n");
-        assertEquals(1, tune("regression", "refused", "--standardize"));
-        assertEquals(
-                "finetune: --standardize: expected labels that differ, and whose spread is finite, got a standard"
-                        + " deviation of 0.0",
-                err.strip());
-        Files.writeString(folder.resolve(TargetScale.FILE), "{\"mean\": 2, \"standard_deviation\": 0}");
-        assertTrue(String.valueOf(assertThrows(RuntimeException.class, () -> TargetScale.read(folder))
-                        .getMessage())
-                .endsWith(TargetScale.FILE + ": expected the numbers mean and standard_deviation, above 0"));
-        Files.writeString(folder.resolve(TargetScale.FILE), "{");
-        assertTrue(String.valueOf(assertThrows(RuntimeException.class, () -> TargetScale.read(folder))
-                        .getMessage())
-                .endsWith("expected JSON, got something else"));
-    }
-
-    private String refusal(String csv, String... further) throws IOException {
-        Files.writeString(folder.resolve("train.csv"), csv);
-        assertTrue(tune("classification", "refused", further) > 0);
-        return err.strip().replace(folder.toString() + "/", "");
-    }
-
-    @Test
-    void tellsWhatIsWrong() throws IOException {
-        writeBoth();
-        String good = Files.readString(folder.resolve("train.csv"));
-        assertEquals(
-                "finetune: --train: train.csv: expected a first line with the columns sequence and label, got a,b",
-                refusal("a,b\n1,2\n"));
-        assertTrue(
-                refusal(">protein\nAAA\n").endsWith(", got >protein; the labels of a FASTA file are --train-labels"),
-                err);
-        assertEquals(
-                "finetune: --train: train.csv: line 2: expected letters of residues, got ! at position 2",
-                refusal("sequence,label\nA!A,x\n"));
-        assertEquals(
-                "finetune: --train: train.csv: line 2: expected 2 columns, got 3",
-                refusal("sequence,label\nAAA,x,y\n"));
-        assertEquals(
-                "finetune: --train: train.csv: line 3: expected a label, got none",
-                refusal("sequence,label\nAAA,x\nAAA,\n"));
-        assertEquals("finetune: --train: train.csv: expected sequences, got none", refusal("sequence,label\n"));
-        assertEquals("finetune: --train: expected two labels or more, got [x]", refusal("sequence,label\nAAA,x\n"));
-        assertTrue(refusal("sequence,label\nAAA,a\nKKK,b\n")
-                .startsWith("finetune: --eval: eval.csv: line 2: expected one of the labels a, b, got "));
-        assertEquals(
-                "finetune: --train: train.csv: expected different columns, got label,sequence,label",
-                refusal("label,sequence,label\na,AAA,b\n"));
-        assertEquals(
-                "finetune: --learning-rate: expected a finite number of at least 0, got NaN (finetune --help lists the"
-                        + " options)",
-                refusal(good, "--learning-rate", "NaN"));
-        Files.write(folder.resolve("train.csv"), new byte[] {(byte) 0xff, (byte) 0xfe});
-        assertEquals(1, tune("classification", "refused"));
-        assertEquals(
-                "finetune: --train: train.csv cannot be read: expected text in UTF-8, got other bytes",
-                err.strip().replace(folder + "/", ""));
-        Files.delete(folder.resolve("train.csv"));
-        assertEquals(1, tune("classification", "refused"));
-        assertEquals(
-                "finetune: --train: train.csv cannot be read: there is no file train.csv",
-                err.strip().replace(folder + "/", ""));
-        assertEquals(
-                "finetune: --frozen: expected none beside --lora, which freezes all but the head (finetune --help"
-                        + " lists the options)",
-                refusal(good, "--lora", "r=2", "--frozen", "trunk"));
-        assertEquals(
-                "finetune: --frozen: expected trunk, or last-n=2 or another number, got head (finetune --help lists"
-                        + " the options)",
-                refusal(good, "--frozen", "head"));
-        assertEquals(
-                "finetune: --frozen: expected last-n of at most 2 layers, got 9 (finetune --help lists the options)",
-                refusal(good, "--frozen", "last-n=9"));
-        assertTrue(refusal(good, "--lora", "r=2,target=q").contains("target: expected some of query, key,"), err);
-        assertTrue(
-                refusal(good, "--lora", "rank=2").contains("expected r=, alpha=, dropout=, scaling= or target="), err);
-        assertTrue(
-                refusal(good, "--metric", "auc")
-                        .contains("expected one of loss, accuracy, micro-f1, macro-f1, matthews"),
-                err);
-        assertEquals(
-                "finetune: --metric: expected loss, accuracy, macro-f1, matthews with --task classification, got mse"
-                        + " (finetune --help lists the options)",
-                refusal(good, "--metric", "mse"));
-        assertEquals(
-                "finetune: --standardize: expected --task regression, got classification (finetune --help lists the"
-                        + " options)",
-                refusal(good, "--standardize"));
     }
 }
