@@ -113,7 +113,11 @@ final class CollectiveArguments {
                     + ", for NCCL reduces " + dtype + " from compute capability 9.0 on; reduce a cast to BFLOAT16");
         }
         return switch (Checks.given("reduction", reduction)) {
-            case StandardReduction standard -> standard.ordinal();
+            case StandardReduction standard -> {
+                // NCCL refuses averages of one rank in FP8.
+                boolean isSum = standard == StandardReduction.AVERAGE && endpoint.ranks == 1;
+                yield (isSum ? StandardReduction.SUM : standard).ordinal();
+            }
             case PremultipliedSum sum -> sum.codeFor(endpoint, dtype);
         };
     }

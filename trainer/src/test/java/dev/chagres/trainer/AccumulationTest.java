@@ -78,6 +78,7 @@ class AccumulationTest {
     }
 
     private List<Map<String, Object>> train(int microBatches, String packing, String... more) throws IOException {
+        DevicesNeeded.assumeFor(more);
         Path report = folder.resolve("r.jsonl");
         var err = new ByteArrayOutputStream();
         var arguments = new ArrayList<>(List.of(

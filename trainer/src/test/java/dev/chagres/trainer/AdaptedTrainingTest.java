@@ -30,7 +30,6 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
-import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -75,7 +74,7 @@ class AdaptedTrainingTest {
     @ParameterizedTest
     @EnumSource
     void everyKindOfRanksTakesTheStepsOfOne(MeshDimension dimension) throws InterruptedException {
-        Assumptions.assumeTrue(Device.count() >= 2, "skipped: fewer devices than ranks");
+        DevicesNeeded.assume(2);
         for (Trainer trainer : List.of(TRAINER, FROZEN)) {
             double[] expected = train(trainer, 6);
             assertTrue(expected[5] < expected[0], () -> Arrays.toString(expected));

@@ -5,7 +5,6 @@ import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.fasterxml.jackson.jr.ob.JSON;
-import dev.chagres.Device;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.PrintStream;
@@ -17,7 +16,6 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Objects;
-import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -65,7 +63,7 @@ class ByRankTest {
 
     /** Runs three steps, and returns what the second and the third say of each rank. */
     private List<List<Line>> steps(int ranks, String... options) throws IOException {
-        Assumptions.assumeTrue(Device.count() >= ranks, "skipped: fewer devices than ranks");
+        DevicesNeeded.assume(ranks);
         Path report = folder.resolve("r.jsonl");
         List<String> words = new ArrayList<>(List.of(options));
         words.addAll(List.of("--model", "tiny", "--recipe", "fp32", "--steps", "3", "--context", "256"));
@@ -226,7 +224,7 @@ class ByRankTest {
 
     @Test
     void stepsAreRecordedOnEachRank() throws IOException {
-        Assumptions.assumeTrue(Device.count() >= 2, "skipped: fewer devices than ranks");
+        DevicesNeeded.assume(2);
         Path to = folder.resolve("profile");
         int status = train("--model tiny --recipe fp32 --steps 7 --tokens-per-step 512 --context 64 --ranks 2"
                 + " --strategy zero2 --profile 2 --profile-out " + to);

@@ -4,7 +4,6 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.fasterxml.jackson.jr.ob.JSON;
-import dev.chagres.Device;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.PrintStream;
@@ -14,7 +13,6 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
-import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
@@ -56,7 +54,7 @@ class CalibratedStartTest {
     @ParameterizedTest
     @CsvSource({"1, --graph=on", "2, --strategy=zero3", "2, --strategy=pp"})
     void theFirstStepHasNearlyTheNormOf16Bits(int ranks, String option) throws IOException {
-        Assumptions.assumeTrue(Device.count() >= ranks, "skipped: fewer devices than ranks");
+        DevicesNeeded.assume(ranks);
         List<String> options = ranks == 1 ? List.of(option) : List.of("--ranks=" + ranks, option, "--accumulate=2");
         double ratio =
                 norm("fp8", plus(options, "--recipe=fp8-delayed")) / norm("bf16", plus(options, "--recipe=bf16"));

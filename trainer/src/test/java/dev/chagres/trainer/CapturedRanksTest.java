@@ -25,7 +25,6 @@ import dev.chagres.pass.ActivationOffload;
 import dev.chagres.recipe.CastStatistics;
 import java.util.ArrayList;
 import java.util.List;
-import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -100,7 +99,7 @@ class CapturedRanksTest {
     })
     void replayedStepsAreThoseOfOneRank(int copies, int tensor, int microBatches, TrainingRecipe recipe) {
         int count = copies * tensor;
-        Assumptions.assumeTrue(Device.count() >= count, "skipped: fewer devices than ranks");
+        DevicesNeeded.assume(count);
         TrainingPlan enqueued = plan(copies, tensor, microBatches, recipe, ModelSetup.Steps.ENQUEUED);
         TrainingPlan captured = plan(copies, tensor, microBatches, recipe, ModelSetup.Steps.CAPTURED);
         List<Step> expected;

@@ -32,7 +32,6 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
-import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -96,7 +95,7 @@ class DecoderTextTest {
 
     @Test
     void everyKindOfRanksBeginsWithTheFolder() throws InterruptedException {
-        Assumptions.assumeTrue(Device.count() >= 2, "skipped: fewer devices than ranks");
+        DevicesNeeded.assume(2);
         double[] expected = train(MeshShape.ofOne(), Optional.empty());
         assertTrue(expected[STEPS - 1] < expected[0] - 0.1, () -> "losses: expected to fall, got " + List.of(expected));
         for (MeshDimension dimension : MeshDimension.values()) {

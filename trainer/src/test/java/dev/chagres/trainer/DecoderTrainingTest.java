@@ -43,7 +43,6 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.SplittableRandom;
 import java.util.function.Supplier;
-import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -138,7 +137,7 @@ class DecoderTrainingTest {
     @ParameterizedTest
     @EnumSource
     void everyKindOfRanksTakesTheStepsOfOne(DecoderArchitecture architecture) throws InterruptedException {
-        Assumptions.assumeTrue(Device.count() >= 2, "skipped: fewer devices than ranks");
+        DevicesNeeded.assume(2);
         DecoderConfig config = config(architecture);
         double[] expected = train(trainer(config), 5);
         assertTrue(expected[4] < expected[0] - 0.1, () -> "losses: expected to fall, got " + Arrays.toString(expected));
@@ -180,7 +179,7 @@ class DecoderTrainingTest {
     /** Adapters of a folder's decoder, of ranks of their own; merged, the model computes the loss that they had. */
     @Test
     void adaptersTrainOnEveryKindOfRanks(@TempDir Path folder) throws InterruptedException {
-        Assumptions.assumeTrue(Device.count() >= 2, "skipped: fewer devices than ranks");
+        DevicesNeeded.assume(2);
         DecoderConfig config = config(DecoderArchitecture.QWEN3);
         Path base = folder.resolve("base");
         try (Device device = Device.open();

@@ -25,6 +25,7 @@ class FlightEventsTest {
 
     @Test
     void tellOfStepsSavesCollectivesAndAllocations() throws Exception {
+        DevicesNeeded.assume(2);
         Path file = folder.resolve("run.jfr");
         Path saved = folder.resolve("run.safetensors");
         try (Recording recording = new Recording()) {

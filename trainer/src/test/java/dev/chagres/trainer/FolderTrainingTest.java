@@ -108,10 +108,12 @@ class FolderTrainingTest {
                 "--mesh=shard=2,tensor=2"
             })
     void ranksBeginWithTheFoldersWeights(String options) throws IOException {
+        String[] ofRanks = (options.startsWith("--mesh") ? options : "--ranks=2 " + options).split(" ");
+        DevicesNeeded.assumeFor(ofRanks);
         List<Map<String, Object>> one = steps("");
         assertEquals(folder.toString(), one.getFirst().get("model"));
         assertEquals("folder", one.getFirst().get("form"));
-        List<Map<String, Object>> two = steps(options.startsWith("--mesh") ? options : "--ranks=2 " + options);
+        List<Map<String, Object>> two = steps(String.join(" ", ofRanks));
         for (int i = 1; i <= STEPS; i++) {
             assertEquals(loss(one.get(i)), loss(two.get(i)), 2e-5, options + ", step " + i);
         }

@@ -512,6 +512,13 @@ class LaunchTest {
                 "--strategy",
                 "hsdp");
         refusedForAll(
+                "Unknown options: '--stepz', '3'; did you mean --steps?", "--nproc", "2", "train", "--stepz", "3");
+    }
+
+    @Test
+    void optionsThatDoNotFitSoManyRanksAreToldOnce() {
+        DevicesNeeded.assume(8);
+        refusedForAll(
                 "--tokens-per-step: expected a multiple of 128 from 8192 on, for 8 micro-batches share it (--nproc 8),"
                         + " each with a multiple of 16 tokens and room for a sequence of --context 1024; got 2048;"
                         + " give --tokens-per-step 8192, or lower --context or --nproc",
@@ -526,8 +533,6 @@ class LaunchTest {
                 "--nproc",
                 "1000000000",
                 "train");
-        refusedForAll(
-                "Unknown options: '--stepz', '3'; did you mean --steps?", "--nproc", "2", "train", "--stepz", "3");
     }
 
     private static List<String> rank(int rank, RankVariables variables) {

@@ -6,7 +6,6 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
-import dev.chagres.Device;
 import dev.chagres.batch.BatchLayout;
 import dev.chagres.batch.BatchShape;
 import dev.chagres.batch.TokenSequences;
@@ -39,7 +38,6 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
-import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -103,7 +101,7 @@ class OptimizersTrainingTest {
     }
 
     private static void assumeDevices(int ranks) {
-        Assumptions.assumeTrue(Device.count() >= ranks, "skipped: fewer devices than ranks");
+        DevicesNeeded.assume(ranks);
     }
 
     private static Trainer sharded(Kind kind, ZeroStage stage, int ranks) {

@@ -1,7 +1,6 @@
 package dev.chagres.trainer;
 
 import dev.chagres.DType;
-import dev.chagres.Device;
 import dev.chagres.batch.BatchLayout;
 import dev.chagres.batch.BatchShape;
 import dev.chagres.models.esm.Esm2Config;
@@ -9,7 +8,6 @@ import dev.chagres.models.esm.Esm2Form;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.ZeroStage;
 import dev.chagres.trainer.RankLayout.CpCommType;
-import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -62,7 +60,7 @@ class PublishedFormTrainingTest {
     @ParameterizedTest
     @EnumSource
     void partsOfSequencesCountTheirMasksTogether(CpCommType exchange) {
-        Assumptions.assumeTrue(Device.count() >= 2, "skipped: fewer devices than ranks");
+        DevicesNeeded.assume(2);
         RankLayout ranks = RankLayout.of(RankedSteps.mesh(1, 1, 1, 2, 1)).with(exchange);
         BatchShape shape = new BatchShape(BatchLayout.PACKED, 256, RankedSteps.CONTEXT, 2);
         RankedSteps.assertSame(CONFIG, ranks, shape, TrainingRecipe.FP32);

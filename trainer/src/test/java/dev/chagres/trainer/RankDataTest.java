@@ -4,7 +4,6 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
-import dev.chagres.Device;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.BatchLayout;
 import dev.chagres.batch.BatchShape;
@@ -33,7 +32,6 @@ import java.util.concurrent.CyclicBarrier;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
-import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -140,7 +138,7 @@ class RankDataTest {
 
     private static MeshShape mesh(int pipeline, int replicate, int shard, int context, int tensor) {
         MeshShape shape = RankedSteps.mesh(pipeline, replicate, shard, context, tensor);
-        Assumptions.assumeTrue(Device.count() >= shape.ranks(), "skipped: fewer devices than ranks");
+        DevicesNeeded.assume(shape.ranks());
         return shape;
     }
 

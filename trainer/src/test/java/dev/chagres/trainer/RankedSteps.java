@@ -25,7 +25,6 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
-import org.junit.jupiter.api.Assumptions;
 
 /** Compares the steps of several ranks with those of one. */
 final class RankedSteps {
@@ -104,7 +103,7 @@ final class RankedSteps {
 
     /** Asserts that ranks take the steps of one: losses to 1e-5 and norms to 1e-4 in FP32. */
     static void assertSame(Esm2Config config, RankLayout layout, BatchShape shape, TrainingRecipe recipe) {
-        Assumptions.assumeTrue(Device.count() >= layout.count(), "skipped: fewer devices than ranks");
+        DevicesNeeded.assume(layout.count());
         TrainingPlan plan = plan(layout, shape, recipe);
         List<Step> expected = OF_ONE_RANK.computeIfAbsent(new OneRank(config, shape, recipe), RankedSteps::ofOneRank);
         List<List<Step>> ranks =

@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import com.fasterxml.jackson.jr.ob.JSON;
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.bindings.Provider;
 import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.models.decoder.Decoder;
 import dev.chagres.models.decoder.DecoderArchitecture;
@@ -27,7 +28,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.stream.Stream;
-import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -178,7 +178,8 @@ class TextTrainTest {
             String text = bytes.toString(StandardCharsets.UTF_8);
             assertEquals(0, status, text);
             Map<String, Object> line = JSON.std.mapFrom(Files.readString(report));
-            assertEquals(loss(expected), loss(line), 1e-5, text);
+            // The folder has weights of 16 bits, which CUDA trains.
+            assertEquals(loss(expected), loss(line), Provider.current() == Provider.CUDA ? 1e-2 : 1e-5, text);
             assertEquals(expected.get("labelled"), line.get("labelled"), text);
             assertTrue(text.contains(", perplexity ") && text.contains(" tokens of 20 sequences"), text);
         }
@@ -199,13 +200,18 @@ class TextTrainTest {
 
     @Test
     void strategiesOfSeveralRanksTrainIt() throws IOException {
-        Assumptions.assumeTrue(Device.count() >= 2, "skipped: fewer devices than ranks");
+        DevicesNeeded.assume(2);
         List<Map<String, Object>> one = train("--steps=2", "--accumulate=2");
         List<Map<String, Object>> two = train("--steps=2", "--ranks=2", "--strategy=zero3", "--loss-tokens=0");
         List<Map<String, Object>> split =
                 train("--steps=2", "--ranks=2", "--strategy=tp", "--accumulate=2", "--loss-tokens=40");
         assertEquals(loss(one.get(1)), loss(two.get(1)), 1e-4);
         assertEquals(loss(one.get(1)), loss(split.get(1)), 1e-4);
+    }
+
+    @Test
+    void moreTensorRanksThanHeadsAreRefused() throws IOException {
+        DevicesNeeded.assume(4);
         assertEquals(2, run("--text=" + pairs, "--ranks=4", "--strategy=tp"));
         assertTrue(err.contains("as divide the 2 heads of --model"), err);
     }

@@ -7,7 +7,6 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
-import dev.chagres.Device;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.BatchLayout;
 import dev.chagres.batch.BatchShape;
@@ -38,7 +37,6 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import org.jspecify.annotations.Nullable;
-import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -68,7 +66,7 @@ class TrainerTest {
     }
 
     private static void assumeDevices(int ranks) {
-        Assumptions.assumeTrue(Device.count() >= ranks, "skipped: fewer devices than ranks");
+        DevicesNeeded.assume(ranks);
     }
 
     /** What ranks do with a model that knows of none. */

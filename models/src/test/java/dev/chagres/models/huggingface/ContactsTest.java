@@ -48,7 +48,8 @@ class ContactsTest {
                 float[][] contacts = predictor.contacts(Arrays.copyOfRange(ids, token, token + length));
                 assertEquals(length - 2, contacts.length);
                 for (float[] row : contacts) {
-                    assertArrayEquals(Arrays.copyOfRange(expected, at, at + row.length), row, 2e-6f);
+                    assertArrayEquals(Arrays.copyOfRange(expected, at, at + row.length), row, (float)
+                            (HuggingFaceEsm2Test.SAME / 5));
                     at += row.length;
                 }
                 token += length;

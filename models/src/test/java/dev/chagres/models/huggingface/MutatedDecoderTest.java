@@ -94,6 +94,6 @@ class MutatedDecoderTest {
         float[] logits = HuggingFaceDecoderTest.used(
                 model, model.logits(HuggingFaceDecoderTest.ids(stored, pass), pass), pass.device());
         HuggingFaceEsm2Test.assertClose(
-                what, HuggingFaceEsm2Test.vector(stored.vectors(), "logits"), logits, HuggingFaceEsm2Test.TOLERANCE);
+                what, HuggingFaceEsm2Test.vector(stored.vectors(), "logits"), logits, HuggingFaceDecoderTest.TOLERANCE);
     }
 }

@@ -27,7 +27,7 @@ import org.junit.jupiter.params.provider.ValueSource;
 /** Regression, and classes that may be there together: logits, loss and gradients are those that transformers computed. */
 @Tag("L0")
 class TargetClassifierTest {
-    private static final double TOLERANCE = 1e-4;
+    private static final double TOLERANCE = HuggingFaceEsm2Test.TOLERANCE;
 
     @TempDir
     private Path parent;

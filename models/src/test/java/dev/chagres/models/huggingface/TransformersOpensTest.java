@@ -46,7 +46,7 @@ class TransformersOpensTest {
         }
         float[] actual = logits(saved, stored);
         assertEquals(ids.length * EsmVocabulary.SIZE, actual.length);
-        HuggingFaceEsm2Test.assertClose("logits", actual, expected, 1e-5);
+        HuggingFaceEsm2Test.assertClose("logits", actual, expected, HuggingFaceEsm2Test.SAME);
     }
 
     @ParameterizedTest

@@ -30,6 +30,7 @@ import dev.chagres.models.huggingface.SaveConfig;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.ZeroStage;
 import dev.chagres.trainer.Callback;
+import dev.chagres.trainer.DevicesNeeded;
 import dev.chagres.trainer.Trainer;
 import java.io.IOException;
 import java.lang.foreign.ValueLayout;
@@ -41,7 +42,6 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.stream.Stream;
-import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -89,7 +89,7 @@ class CheckpointsTest {
         assertArrayEquals(new double[] {whole[5]}, train(TRAINER.withResume(run), 6));
         Path step = CheckpointFolder.of(run).step(4);
         assertArrayEquals(new double[] {whole[4], whole[5]}, train(TRAINER.withResume(step), 6));
-        Assumptions.assumeTrue(Device.count() >= 2, "skipped: fewer devices than ranks");
+        DevicesNeeded.assume(2);
         Trainer ranked = TRAINER.withMesh(MeshShape.ofOne().with(MeshDimension.SHARD, 2))
                 .withSharding(FullyShardedConfig.of(ZeroStage.THREE));
         Path again = folder.resolve("again");

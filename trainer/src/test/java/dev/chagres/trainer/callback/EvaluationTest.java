@@ -6,7 +6,6 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
-import dev.chagres.Device;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.BatchLayout;
 import dev.chagres.batch.BatchShape;
@@ -29,12 +28,12 @@ import dev.chagres.recipe.Recipe;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.ZeroStage;
 import dev.chagres.trainer.Callback;
+import dev.chagres.trainer.DevicesNeeded;
 import dev.chagres.trainer.Trainer;
 import dev.chagres.trainer.TrainingRun;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
-import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -81,7 +80,7 @@ class EvaluationTest {
     }
 
     private static void assumeDevices(int ranks) {
-        Assumptions.assumeTrue(Device.count() >= ranks, "skipped: fewer devices than ranks");
+        DevicesNeeded.assume(ranks);
     }
 
     private static Evaluation evaluation() {

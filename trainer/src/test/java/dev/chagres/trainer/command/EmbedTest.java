@@ -9,6 +9,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import com.fasterxml.jackson.jr.ob.JSON;
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.bindings.Provider;
 import dev.chagres.io.SafetensorsFile;
 import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.Esm2Base;
@@ -40,7 +41,8 @@ import org.junit.jupiter.params.provider.ValueSource;
 @Tag("L0")
 class EmbedTest {
     private static final int MOST = SmallModel.CONTEXT - 2;
-    private static final float TOLERANCE = 2e-6f;
+    /** The command computes in BF16 on CUDA. */
+    private static final float TOLERANCE = Provider.current() == Provider.CUDA ? 3e-2f : 2e-6f;
 
     @TempDir
     private Path temporary;

@@ -23,6 +23,7 @@ import dev.chagres.models.huggingface.PeftAdapters;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.parameter.LoraConfig;
 import dev.chagres.trainer.Callback;
+import dev.chagres.trainer.DevicesNeeded;
 import dev.chagres.trainer.Trainer;
 import dev.chagres.trainer.callback.Evaluation;
 import dev.chagres.trainer.command.Predict;
@@ -306,6 +307,7 @@ class FineTuneTest extends FineTuneCalls {
     /** Two ranks learn the same as one, apart from rounding and from how sequences are packed. */
     @Test
     void trainsTheHeadOnTwoRanks() throws IOException {
+        DevicesNeeded.assume(2);
         writeBoth();
         assertEquals(
                 0,
@@ -480,6 +482,7 @@ class FineTuneTest extends FineTuneCalls {
     /** The same micro-batches on one rank and on two. */
     @Test
     void ranksLearnTheSameNumbers() throws IOException, InterruptedException {
+        DevicesNeeded.assume(2);
         writeNumbers("train.csv", 60, 1);
         var read = LabelledProteins.read(
                 "--train", folder.resolve("train.csv"), null, Predicted.REGRESSION, UnknownLetters.REFUSE);

@@ -4,6 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.fasterxml.jackson.jr.ob.JSON;
+import dev.chagres.bindings.Provider;
 import java.io.ByteArrayOutputStream;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
@@ -57,13 +58,23 @@ class ProfileTest {
                 .map(event -> (Map<?, ?>) event)
                 .filter(event -> event.get("ph").equals("X") && event.get("tid").equals(1))
                 .toList();
-        // Two steps of a layer's forward, of its backward, and, inside that, of its second forward and its gradients.
-        assertEquals(
-                2,
-                slices.stream().filter(one -> isOf(one, "layers.1", "forward")).count() / 3);
-        assertEquals(
-                2,
-                slices.stream().filter(one -> isOf(one, "layers.1", "backward")).count() / 2);
+        boolean isReference = Provider.current() == Provider.REFERENCE;
+        if (isReference) {
+            // Two steps of a layer's forward, of its backward, and, inside that, of its second forward and its
+            // gradients.
+            assertEquals(
+                    2,
+                    slices.stream()
+                                    .filter(one -> isOf(one, "layers.1", "forward"))
+                                    .count()
+                            / 3);
+            assertEquals(
+                    2,
+                    slices.stream()
+                                    .filter(one -> isOf(one, "layers.1", "backward"))
+                                    .count()
+                            / 2);
+        }
         for (Map<?, ?> slice : slices) {
             assertTrue(((Number) slice.get("ts")).doubleValue() >= 0, slice.toString());
             assertTrue(((Number) slice.get("dur")).doubleValue() >= 0, slice.toString());
@@ -74,7 +85,7 @@ class ProfileTest {
                 "memory");
         assertTrue(Files.readString(to.resolve("layers.txt")).contains("layers.1"), "layers");
         assertTrue(told.contains("slowest layers, of the host's time"), told);
-        assertTrue(told.contains("the reference computes on the host, whose times these are"), told);
+        assertEquals(isReference, told.contains("the reference computes on the host, whose times these are"), told);
         assertTrue(Files.readString(to.resolve("kernels.txt")).contains("gradients' norm and optimizer"), "kernels");
         assertTrue(Files.size(to.resolve("kernels.png")) > 0 && Files.size(to.resolve("memory.png")) > 0, "pictures");
     }
