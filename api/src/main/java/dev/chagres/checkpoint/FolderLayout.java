@@ -238,7 +238,7 @@ final class FolderLayout {
     }
 
     /**
-     * Makes all files, with what is no part of the state, in their whole length.
+     * Makes all files, with what is no part of the state, in their whole length; {@link #force} brings them to the disk.
      *
      * @param found takes the checksums of constants
      */
@@ -256,12 +256,21 @@ final class FolderLayout {
                         write(channel, source, place, found);
                     }
                 });
-                channel.force(true);
             }
         }
         for (Map.Entry<String, byte[]> other : others.entrySet()) {
             try (FileChannel channel = create(folder.resolve(other.getKey()))) {
                 write(channel, 0, ByteBuffer.wrap(other.getValue()));
+            }
+        }
+    }
+
+    /** Waits until all files are on the disk. */
+    void force(Path folder) throws IOException {
+        List<String> names = new ArrayList<>(others.keySet());
+        files.forEach(file -> names.add(file.name));
+        for (String name : names) {
+            try (FileChannel channel = FileChannel.open(folder.resolve(name), StandardOpenOption.WRITE)) {
                 channel.force(true);
             }
         }

@@ -26,6 +26,7 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
 import java.util.function.Predicate;
+import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -76,17 +77,19 @@ final class FolderWriter {
         try {
             folder = Path.of(accord.ofRoot(() -> begin(run, step, sums)));
             Path target = folder;
-            BackgroundReads.Reading[] reading = new BackgroundReads.Reading[1];
-            accord.together(() -> reading[0] = read(target, later, most, sums));
-            begun = true;
+            List<Supplier<BackgroundReads.Reading>> prepared = new ArrayList<>();
+            accord.together(() -> prepared.add(prepare(target, later, most, sums)));
             Map<String, Long> numbers = numbers();
+            // Behind what ranks tell each other, which frees memory of the device and so would wait for the copies.
+            BackgroundReads.Reading reading = prepared.getFirst().get();
+            begun = true;
             return new PendingCheckpoint(
                     accord,
                     Inside.state(stream),
                     run,
                     folder,
                     releases,
-                    reading[0],
+                    reading,
                     all -> run.publish(target, layout.manifest(step, metadata, numbers, all)),
                     sums);
         } finally {
@@ -136,22 +139,15 @@ final class FolderWriter {
         return numbers;
     }
 
-    /** Begins to read and to write what this rank writes. */
-    private BackgroundReads.Reading read(Path folder, Predicate<String> later, long most, int... sums) {
+    /** Returns what begins to read and to write what this rank writes. */
+    private Supplier<BackgroundReads.Reading> prepare(Path folder, Predicate<String> later, long most, int... sums) {
         var files = new OpenFiles(folder, layout);
-        List<Piece> copied = new ArrayList<>();
-        List<Piece> ready = new ArrayList<>();
-        for (int i = 0; i < tensors.size(); i++) {
-            List<Piece> pieces = later.test(tensors.get(i).spec().name()) ? copied : ready;
-            for (Stretch stretch : tensors.get(i).written(accord.rank())) {
-                for (Place place : layout.places(i)) {
-                    addPieces(pieces, stretch, place, files, sums);
-                }
-            }
-        }
+        List<Piece> copied = pieces(later, files, sums);
+        List<Piece> ready = pieces(later.negate(), files, sums);
         List<MemorySegment> fetched = ready.stream().map(this::fetch).toList();
         stream.synchronize();
-        return BackgroundReads.of(Inside.state(stream)).begin(most, copied, copies -> {
+        reserve(copied, most);
+        return () -> BackgroundReads.of(Inside.state(stream)).begin(most, copied, copies -> {
             try (files) {
                 copies.run();
                 for (int i = 0; i < fetched.size(); i++) {
@@ -159,7 +155,35 @@ final class FolderWriter {
                 }
                 files.force();
             }
+            if (accord.rank() == StateTensor.ROOT) {
+                layout.force(folder); // those that it has made, also where others write
+            }
         });
+    }
+
+    /** Does now what of {@link #begin begin} can be done before: takes its memory, and loads the classes that lay out files. */
+    void reserve(Predicate<String> later, long most) {
+        reserve(pieces(later, new OpenFiles(Path.of(""), layout)), most);
+    }
+
+    private void reserve(List<Piece> copied, long most) {
+        BackgroundReads.of(Inside.state(stream))
+                .reserve(copied.stream().mapToLong(Piece::byteSize).sum(), most);
+    }
+
+    /** Returns what this rank writes of the tensors with these names. */
+    private List<Piece> pieces(Predicate<String> names, OpenFiles files, int... sums) {
+        List<Piece> pieces = new ArrayList<>();
+        for (int i = 0; i < tensors.size(); i++) {
+            if (names.test(tensors.get(i).spec().name())) {
+                for (Stretch stretch : tensors.get(i).written(accord.rank())) {
+                    for (Place place : layout.places(i)) {
+                        addPieces(pieces, stretch, place, files, sums);
+                    }
+                }
+            }
+        }
+        return pieces;
     }
 
     private MemorySegment fetch(Piece piece) {

@@ -256,7 +256,8 @@ public final class RunState {
      */
     public void reserve(CheckpointFolder folder) {
         Checks.given("folder", folder);
-        shards().reserve(updated(weights()), folder.pinnedBytes());
+        Set<String> weights = weights();
+        shards().reserve(weights, model, updated(weights), folder.pinnedBytes());
     }
 
     private PendingCheckpoint begin(CheckpointFolder folder, long step, Map<String, String> metadata, long most) {

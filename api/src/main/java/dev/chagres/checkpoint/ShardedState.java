@@ -7,7 +7,6 @@ import dev.chagres.Stream;
 import dev.chagres.bindings.CaptureException;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
-import dev.chagres.internal.memory.BackgroundReads;
 import dev.chagres.internal.ranks.AllGatherLongs;
 import dev.chagres.internal.ranks.SameParameters;
 import dev.chagres.io.ModelFiles;
@@ -219,23 +218,19 @@ final class ShardedState {
             @Nullable ModelFiles model,
             Predicate<String> later,
             long most) {
-        Communicator ranks = begin(Call.SAVE_FOLDER);
-        return new FolderWriter(new RankAccord(ranks, stream()), stream(), tensors, own, weights, model)
-                .begin(folder, step, metadata, later, most);
+        return writer(begin(Call.SAVE_FOLDER), weights, model).begin(folder, step, metadata, later, most);
     }
 
     /** Takes the memory of {@link #begin begin} calls now: see {@link RunState#reserve}. */
-    void reserve(Predicate<String> later, long most) {
+    void reserve(Set<String> weights, @Nullable ModelFiles model, Predicate<String> later, long most) {
         if (strategy != null) {
             strategy.ensureOpen();
         }
-        int rank = all == null ? StateTensor.ROOT : all.rank();
-        long bytes = tensors.stream()
-                .filter(tensor -> later.test(tensor.spec().name()))
-                .flatMap(tensor -> tensor.written(rank).stream())
-                .mapToLong(StateTensor.Stretch::bytes)
-                .sum();
-        BackgroundReads.of(Inside.state(stream())).reserve(bytes, most);
+        writer(all, weights, model).reserve(later, most);
+    }
+
+    private FolderWriter writer(@Nullable Communicator ranks, Set<String> weights, @Nullable ModelFiles model) {
+        return new FolderWriter(new RankAccord(ranks, stream()), stream(), tensors, own, weights, model);
     }
 
     /** Reads what this rank keeps, once every rank has found its bytes undamaged. */

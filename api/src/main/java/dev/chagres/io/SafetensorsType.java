@@ -2,6 +2,8 @@ package dev.chagres.io;
 
 import dev.chagres.DType;
 import java.util.Arrays;
+import java.util.EnumMap;
+import java.util.Map;
 import java.util.Optional;
 import org.jspecify.annotations.Nullable;
 
@@ -59,6 +61,16 @@ public enum SafetensorsType {
     /** Unsigned 64-bit integers. */
     U64(64, DType.UINT64);
 
+    private static final Map<DType, SafetensorsType> OF_DTYPES = new EnumMap<>(DType.class);
+
+    static {
+        for (SafetensorsType type : values()) {
+            if (type.dtype != null) {
+                OF_DTYPES.put(type.dtype, type);
+            }
+        }
+    }
+
     private final int bitSize;
     private final @Nullable DType dtype;
 
@@ -83,11 +95,11 @@ public enum SafetensorsType {
      * @throws IllegalArgumentException when the format has none
      */
     public static SafetensorsType of(DType dtype) {
-        return Arrays.stream(values())
-                .filter(type -> type.dtype == dtype)
-                .findFirst()
-                .orElseThrow(() -> new IllegalArgumentException(
-                        "dtype: expected one that the safetensors format has, got " + dtype));
+        SafetensorsType type = OF_DTYPES.get(dtype);
+        if (type == null) {
+            throw new IllegalArgumentException("dtype: expected one that the safetensors format has, got " + dtype);
+        }
+        return type;
     }
 
     /** Returns the type of this name in files; empty when there is none. */

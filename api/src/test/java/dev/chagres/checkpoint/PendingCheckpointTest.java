@@ -32,7 +32,9 @@ import java.util.Comparator;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -80,12 +82,7 @@ class PendingCheckpointTest {
 
         /** After a save, which has taken the pinned memory: lets the thread that writes wait for the latch. */
         CountDownLatch hold() {
-            CountDownLatch latch = new CountDownLatch(1);
-            var _ = BackgroundReads.of(Inside.state(device)).submit(() -> {
-                latch.await();
-                return true;
-            });
-            return latch;
+            return PendingCheckpointTest.hold(device);
         }
 
         @Override
@@ -94,6 +91,15 @@ class PendingCheckpointTest {
             parameters.close();
             device.close();
         }
+    }
+
+    private static CountDownLatch hold(Device device) {
+        CountDownLatch latch = new CountDownLatch(1);
+        var _ = BackgroundReads.of(Inside.state(device)).submit(() -> {
+            latch.await();
+            return true;
+        });
+        return latch;
     }
 
     private static ModelPlan plan(int features) {
@@ -233,6 +239,27 @@ class PendingCheckpointTest {
             });
         }
         assertSameFiles(folder.resolve("background-false"), folder.resolve("background-true"));
+    }
+
+    /** Else ranks would wait for the copies in what they tell each other at the beginning, and the device would have nothing to do. */
+    @Test
+    void ranksThatBeginDoNotWaitForTheCopies() {
+        DevicesNeeded.assume(2);
+        Ranks.local(2).each(rank -> {
+            try (Strategy strategy =
+                            FullySharded.allocate(plan(16), DType.FLOAT32, 5, ZeroStage.THREE, rank.communicator());
+                    AdamW optimizer = new AdamW(strategy.parameters(), AdamW.Config.standard())) {
+                RunState state = RunState.of(strategy).optimizer(optimizer);
+                CheckpointFolder checkpoints = CheckpointFolder.of(folder.resolve("run"));
+                state.reserve(checkpoints);
+                CountDownLatch latch = hold(rank.device());
+                CompletableFuture.delayedExecutor(2, TimeUnit.MINUTES).execute(latch::countDown);
+                PendingCheckpoint pending = state.saveInBackground(checkpoints, 1, Map.of());
+                assertEquals(1, latch.getCount(), "whoever begins does not wait for the thread that copies");
+                latch.countDown();
+                pending.publish();
+            }
+        });
     }
 
     @Test
