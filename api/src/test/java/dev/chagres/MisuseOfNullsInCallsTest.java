@@ -217,6 +217,7 @@ class MisuseOfNullsInCallsTest {
 
     /** Each type and each receiver with objects of its own, since a call may end those it was given. */
     private void callAll(BiConsumer<Executable, @Nullable Object> check) throws Exception {
+        DevicesNeeded.assume(2);
         for (Class<?> type : MisuseOfNullsTest.publicTypes(Exports.packages())) {
             List<Executable> all = new ArrayList<>();
             if (!Modifier.isAbstract(type.getModifiers())) {

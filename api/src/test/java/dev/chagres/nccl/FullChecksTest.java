@@ -30,7 +30,7 @@ import org.junit.jupiter.params.provider.ValueSource;
 @Timeout(120)
 class FullChecksTest {
     private static final CommunicatorConfig FULL =
-            CommunicatorConfig.standard().withChecks(CollectiveChecks.FULL).withTimeout(Duration.ofMillis(500));
+            CommunicatorConfig.standard().withChecks(CollectiveChecks.FULL).withTimeout(RanksMeetTest.IN_VAIN);
 
     private interface Body {
         void run(Rank rank, Tensor x, Tensor y);
@@ -142,7 +142,8 @@ class FullChecksTest {
                     }
                 }));
         assertEquals(
-                "communicator \"world\", rank 0 of 2, in allReduce of 2 INT32, MIN waited 500 ms: rank 1 did not come",
+                "communicator \"world\", rank 0 of 2, in allReduce of 2 INT32, MIN waited "
+                        + RanksMeetTest.IN_VAIN.toMillis() + " ms: rank 1 did not come",
                 failure.getMessage());
         assertEquals(List.of(1), failure.ranks());
     }

@@ -84,9 +84,14 @@ class ProfileTest {
                         .anyMatch(event -> ((Map<?, ?>) event).get("name").equals("memory of the pass")),
                 "memory");
         assertTrue(Files.readString(to.resolve("layers.txt")).contains("layers.1"), "layers");
-        assertTrue(told.contains("slowest layers, of the host's time"), told);
-        assertEquals(isReference, told.contains("the reference computes on the host, whose times these are"), told);
-        assertTrue(Files.readString(to.resolve("kernels.txt")).contains("gradients' norm and optimizer"), "kernels");
+        if (isReference) {
+            assertTrue(told.contains("slowest layers, of the host's time"), told);
+            assertTrue(told.contains("the reference computes on the host, whose times these are"), told);
+        } else {
+            assertTrue(told.contains("slowest kernels"), told);
+        }
+        assertEquals(
+                isReference, Files.readString(to.resolve("kernels.txt")).contains("gradients' norm and optimizer"));
         assertTrue(Files.size(to.resolve("kernels.png")) > 0 && Files.size(to.resolve("memory.png")) > 0, "pictures");
     }
 
