@@ -27,8 +27,8 @@ abstract sealed class NormedBranch extends Layer
 
     private final @Nullable Linear reader;
     private final @Nullable Linear last;
-    /** Whether backward recomputes the norm's output. */
-    private boolean recomputes;
+    /** The product whose input backward can recompute by the norm; null where there is none. */
+    private @Nullable Linear recomputedFor;
     /** Output of the norm in the current call; null if its caller does not ask for it. */
     private @Nullable Tensor normOutput;
     /** The gradient of the norm's output from other readers, during backward; null without one. */
@@ -71,18 +71,29 @@ abstract sealed class NormedBranch extends Layer
         return norm;
     }
 
-    /** Makes backward recompute the norm's output for {@code first}, the product that reads it. Does nothing without a norm. */
-    final void recomputeNorm(Linear first) {
+    /** Says which product reads the norm's output, so that backward can recompute it. Does nothing without a norm. */
+    final void recomputable(Linear product) {
         NormLayer present = norm;
         if (present != null) {
-            first.input().recomputeBy(present);
-            recomputes = true;
+            product.input().comesFrom(present);
+            recomputedFor = product;
         }
+    }
+
+    /** Makes backward recompute the norm's output in every pass. */
+    final void recomputeNorm() {
+        if (recomputedFor != null) {
+            recomputedFor.input().recompute();
+        }
+    }
+
+    private boolean isRecomputed(Pass pass) {
+        return recomputedFor != null && recomputedFor.input().isRecomputed(pass);
     }
 
     /** Returns whether forward keeps the norm's output of {@code rows} itself, not a copy in eight bits, for backward. */
     final boolean keepsNormed(long rows, Pass pass) {
-        return pass.isSaving() && !recomputes && readsNormed(rows, pass);
+        return pass.isSaving() && !isRecomputed(pass) && readsNormed(rows, pass);
     }
 
     /** Returns whether backward reads the norm's output of {@code rows} itself, not a copy in eight bits. */
@@ -309,7 +320,7 @@ abstract sealed class NormedBranch extends Layer
     private String explainNorm(NormLayer present, Tensor x, NormFusion fusion, Pass pass) {
         String besides = fusion.casts() ? explainCasts(x, pass) : "";
         String text = present.explain(x, fusion, besides);
-        if (!recomputes) {
+        if (!isRecomputed(pass)) {
             return text;
         }
         if (reader != null && reader.weight().isFrozen()) {

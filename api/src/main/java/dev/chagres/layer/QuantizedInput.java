@@ -38,8 +38,10 @@ final class QuantizedInput {
     private final SavedTensor begun = new SavedTensor("the input that its producer casts");
 
     private @Nullable Target open;
-    /** Recomputes the input in backward; null if forward saves what backward reads. */
+    /** Can compute the input once more; null where none can. */
     private @Nullable NormLayer origin;
+
+    private boolean alwaysRecomputes;
 
     QuantizedInput(LinearSites sites) {
         this.sites = sites;
@@ -47,9 +49,22 @@ final class QuantizedInput {
         copies = new QuantizedCopies(sites.input(), split.gathersInput() ? split.ranks() : TensorParallel.none());
     }
 
-    /** Makes backward recompute the input by {@code norm}: forward is then called with an input in temporary memory. */
-    void recomputeBy(NormLayer norm) {
+    /** Says that {@code norm} computes the input. */
+    void comesFrom(NormLayer norm) {
         origin = norm;
+    }
+
+    /** Makes backward recompute the input in every pass. */
+    void recompute() {
+        alwaysRecomputes = true;
+    }
+
+    /**
+     * Returns whether backward recomputes the input: forward is then called with one in temporary memory. A pass that calibrates would else keep
+     * it in 16 bits, and need more memory than the steps after it, which keep eight.
+     */
+    boolean isRecomputed(Pass pass) {
+        return origin != null && (alwaysRecomputes || pass.isCalibrating());
     }
 
     /** Returns the input itself in backward: what {@code operand} keeps, or recomputed. */
@@ -190,7 +205,7 @@ final class QuantizedInput {
         Target target = begun.isOf(x) ? Checks.given("target", open) : copies.plain(x);
         begun.clear();
         finish(target, x, operand, keptIn, pass);
-        if (origin != null) {
+        if (isRecomputed(pass)) {
             operand.lend();
         }
     }

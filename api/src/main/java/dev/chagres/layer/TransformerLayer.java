@@ -12,6 +12,7 @@ import dev.chagres.parameter.ModelPlan;
 import dev.chagres.pass.Layer;
 import dev.chagres.pass.Pass;
 import dev.chagres.pass.SharedInput;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Objects;
 import java.util.stream.Stream;
@@ -89,12 +90,15 @@ public final class TransformerLayer extends Layer {
                 ? null
                 : new CrossAttention(cross, memory, plan.child("cross_attention"));
         mlp = new LayerNormMlp(config.mlp(), plan.child("mlp"));
+        attention.recomputable(attention.qkv());
+        mlp.recomputable(mlp.fc1());
+        List<NormedBranch> branches = new ArrayList<>(List.of(attention, mlp));
+        if (crossAttention != null) {
+            crossAttention.recomputable(crossAttention.query());
+            branches.add(crossAttention);
+        }
         if (config.recomputation() == Recomputation.NORMS) {
-            attention.recomputeNorm(attention.qkv());
-            if (crossAttention != null) {
-                crossAttention.recomputeNorm(crossAttention.query());
-            }
-            mlp.recomputeNorm(mlp.fc1());
+            branches.forEach(NormedBranch::recomputeNorm);
         }
         outputNorm =
                 normsOutput ? NormLayer.of(config.norm(), plan.child("norm").forTokenParts()) : null;

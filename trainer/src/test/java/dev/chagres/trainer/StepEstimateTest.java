@@ -27,6 +27,8 @@ import dev.chagres.optim.OptimizerConfig;
 import dev.chagres.optim.SGD;
 import dev.chagres.optim.ScheduleFreeAdamW;
 import dev.chagres.pass.ActivationOffload;
+import dev.chagres.recipe.DelayedScaling;
+import dev.chagres.recipe.Float8CurrentScaling;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.ZeroStage;
 import java.io.BufferedReader;
@@ -252,6 +254,23 @@ class StepEstimateTest {
         assertEquals(0, without.hostBytes());
         assertEquals(32 * tensor, with.hostBytes());
         assertEquals(32 * tensor, without.memoryBytes() - with.memoryBytes(), 2 << 20);
+    }
+
+    /** The pass that finds first scales computes in 16 bits, and recomputes norms, so that it keeps no more than the steps after it. */
+    @Test
+    void calibratingKeepsNoMoreThanAStepInEightBits() {
+        Assumptions.assumeTrue(Provider.current() == Provider.REFERENCE, "only the reference counts");
+        Trainer trainer = Trainer.of(
+                        new Esm2Config(36, 2560, 40, 1024), new BatchShape(BatchLayout.PACKED, 16_384, 1024))
+                .withDtype(DType.BFLOAT16);
+        long calibrated = activations(trainer.withRecipe(DelayedScaling.standard()));
+        long never = activations(trainer.withRecipe(Float8CurrentScaling.standard()));
+        assertEquals(never, calibrated, 0.005 * never);
+        assertTrue(calibrated < 0.97 * activations(trainer), () -> calibrated + " bytes of activations");
+    }
+
+    private static long activations(Trainer trainer) {
+        return trainer.estimate().memory().getFirst().of(MemoryUse.Holder.ACTIVATIONS);
     }
 
     @Test
