@@ -151,6 +151,9 @@ final class Endpoint implements AutoCloseable {
                 status = status == Nccl.ncclInProgress() ? Nccl.ncclSuccess() : status;
             }
         } finally {
+            if (!ends) {
+                Watchdog.leaked();
+            }
             Watchdog.remove(this);
             if (meeting != null) {
                 meeting.remove(this);

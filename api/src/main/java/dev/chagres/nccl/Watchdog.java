@@ -1,5 +1,6 @@
 package dev.chagres.nccl;
 
+import dev.chagres.bindings.ProcessExit;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -16,6 +17,9 @@ final class Watchdog {
 
     private static final Map<Endpoint, Seen> WATCHED = new HashMap<>();
     private static boolean started;
+    private static boolean endsProcess;
+    /** Whether NCCL may still be busy with a communicator that is closed. */
+    private static boolean leaks;
 
     /** The wait of an endpoint at the last check, and its beginning. */
     private static final class Seen {
@@ -29,6 +33,10 @@ final class Watchdog {
     static void add(Endpoint endpoint) {
         synchronized (WATCHED) {
             WATCHED.put(endpoint, new Seen());
+            if (!endsProcess) {
+                endsProcess = true;
+                endProcessInTime();
+            }
             if (!started) {
                 started = true;
                 Thread.ofPlatform().daemon().name(THREAD).start(Watchdog::watch);
@@ -40,6 +48,30 @@ final class Watchdog {
     static void remove(Endpoint endpoint) {
         synchronized (WATCHED) {
             WATCHED.remove(endpoint);
+        }
+    }
+
+    /** Says that NCCL was not waited for when an endpoint was closed. */
+    static void leaked() {
+        synchronized (WATCHED) {
+            leaks = true;
+        }
+    }
+
+    /** Threads of NCCL that work for an open communicator crash the process when its destructors run. */
+    private static void endProcessInTime() {
+        try {
+            Runtime.getRuntime().addShutdownHook(new Thread(Watchdog::atExit, "chagres-exit"));
+        } catch (IllegalStateException ends) { // the JVM
+            ProcessExit.skipDestructors();
+        }
+    }
+
+    private static void atExit() {
+        synchronized (WATCHED) {
+            if (leaks || !WATCHED.isEmpty()) {
+                ProcessExit.skipDestructors();
+            }
         }
     }
 
