@@ -18,6 +18,9 @@ import java.util.Optional;
  * <p>Source: {@code on_exit}, {@code fflush} and {@code _exit} of glibc.
  */
 public final class ProcessExit {
+    static final FunctionDescriptor FLUSH = FunctionDescriptor.of(JAVA_INT, ADDRESS);
+    static final FunctionDescriptor REGISTER = FunctionDescriptor.of(JAVA_INT, ADDRESS, ADDRESS);
+
     private ProcessExit() {}
 
     /**
@@ -34,11 +37,10 @@ public final class ProcessExit {
             return;
         }
         try {
-            int _ = (int) linker.downcallHandle(flush.get(), FunctionDescriptor.of(JAVA_INT, ADDRESS))
+            int _ = (int) linker.downcallHandle(flush.get(), FLUSH)
                     .invokeExact(MemorySegment.NULL); // what native libraries have printed
             // It is called with the status, before what was registered earlier.
-            int _ = (int) linker.downcallHandle(register.get(), FunctionDescriptor.of(JAVA_INT, ADDRESS, ADDRESS))
-                    .invokeExact(end.get(), MemorySegment.NULL);
+            int _ = (int) linker.downcallHandle(register.get(), REGISTER).invokeExact(end.get(), MemorySegment.NULL);
         } catch (Throwable unexpected) {
             throw new AssertionError("the end of the process could not be set", unexpected);
         }

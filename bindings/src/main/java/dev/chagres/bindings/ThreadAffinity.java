@@ -23,7 +23,7 @@ public final class ThreadAffinity {
     /** More cores than Linux can be built for. */
     private static final int BYTES = 1 << 13;
 
-    private static final FunctionDescriptor DESCRIPTOR = FunctionDescriptor.of(JAVA_INT, JAVA_INT, JAVA_LONG, ADDRESS);
+    static final FunctionDescriptor DESCRIPTOR = FunctionDescriptor.of(JAVA_INT, JAVA_INT, JAVA_LONG, ADDRESS);
 
     private ThreadAffinity() {}
 

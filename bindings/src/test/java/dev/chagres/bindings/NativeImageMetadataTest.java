@@ -56,6 +56,8 @@ class NativeImageMetadataTest {
             }
         }
         calls.add(call(FunctionDescriptor.ofVoid())); // whether OpenBLAS has a function
+        Stream.of(ThreadAffinity.DESCRIPTOR, ProcessExit.FLUSH, ProcessExit.REGISTER)
+                .forEach(descriptor -> calls.add(call(descriptor)));
         String text = text(calls);
         if (Boolean.getBoolean("chagres.test.store")) {
             Files.createDirectories(FILE.getParent());
