@@ -153,7 +153,7 @@ public final class CheckpointFolder implements AutoCloseable {
         }
     }
 
-    /** Returns the folder of the checkpoint that was published last, if there is one: of a run that went on from an earlier step not the highest. */
+    /** Returns the folder of the checkpoint that was published last, if there is one. A run that went on from an earlier step may have a higher one. */
     public Optional<Path> last() {
         return steps().isEmpty() ? Optional.empty() : Optional.of(SafetensorsFile.checkpoint(path));
     }
