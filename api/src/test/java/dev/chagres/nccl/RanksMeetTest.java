@@ -29,7 +29,7 @@ import org.junit.jupiter.params.provider.EnumSource;
 class RanksMeetTest {
     /** Of ranks that wait in vain. On CUDA the first collective of a communicator connects them, for seconds where the GPU has other users. */
     static final Duration IN_VAIN =
-            Provider.current() == Provider.REFERENCE ? Duration.ofMillis(300) : Duration.ofSeconds(6);
+            Provider.current() == Provider.REFERENCE ? Duration.ofMillis(500) : Duration.ofSeconds(6);
 
     private static final CommunicatorConfig SHORT =
             CommunicatorConfig.standard().withTimeout(IN_VAIN);
