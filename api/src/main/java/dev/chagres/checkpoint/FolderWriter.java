@@ -142,48 +142,45 @@ final class FolderWriter {
     /** Returns what begins to read and to write what this rank writes. */
     private Supplier<BackgroundReads.Reading> prepare(Path folder, Predicate<String> later, long most, int... sums) {
         var files = new OpenFiles(folder, layout);
-        List<Piece> copied = pieces(later, files, sums);
-        List<Piece> ready = pieces(later.negate(), files, sums);
+        List<Piece> copied = new ArrayList<>();
+        List<Piece> ready = new ArrayList<>();
+        divide(later, copied, ready, files, sums);
         List<MemorySegment> fetched = ready.stream().map(this::fetch).toList();
         stream.synchronize();
-        reserve(copied, most);
-        return () -> BackgroundReads.of(Inside.state(stream)).begin(most, copied, copies -> {
+        BackgroundReads reads = BackgroundReads.of(Inside.state(stream));
+        reads.reserve(most, copied);
+        return () -> reads.begin(most, copied, copies -> {
             try (files) {
                 copies.run();
                 for (int i = 0; i < fetched.size(); i++) {
                     ready.get(i).take(fetched.get(i));
                 }
-                files.force();
-            }
-            if (accord.rank() == StateTensor.ROOT) {
-                layout.force(folder); // those that it has made, also where others write
+                if (accord.rank() == StateTensor.ROOT) {
+                    layout.force(folder); // all that it has made, also where others write
+                } else {
+                    files.force();
+                }
             }
         });
     }
 
     /** Does now what of {@link #begin begin} can be done before: takes its memory, and loads the classes that lay out files. */
     void reserve(Predicate<String> later, long most) {
-        reserve(pieces(later, new OpenFiles(Path.of(""), layout)), most);
+        List<Piece> copied = new ArrayList<>();
+        divide(later, copied, new ArrayList<>(), new OpenFiles(Path.of(""), layout));
+        BackgroundReads.of(Inside.state(stream)).reserve(most, copied);
     }
 
-    private void reserve(List<Piece> copied, long most) {
-        BackgroundReads.of(Inside.state(stream))
-                .reserve(copied.stream().mapToLong(Piece::byteSize).sum(), most);
-    }
-
-    /** Returns what this rank writes of the tensors with these names. */
-    private List<Piece> pieces(Predicate<String> names, OpenFiles files, int... sums) {
-        List<Piece> pieces = new ArrayList<>();
+    /** Adds what this rank writes: to {@code copied} of the tensors that {@code later} names, to {@code ready} of the others. */
+    private void divide(Predicate<String> later, List<Piece> copied, List<Piece> ready, OpenFiles files, int... sums) {
         for (int i = 0; i < tensors.size(); i++) {
-            if (names.test(tensors.get(i).spec().name())) {
-                for (Stretch stretch : tensors.get(i).written(accord.rank())) {
-                    for (Place place : layout.places(i)) {
-                        addPieces(pieces, stretch, place, files, sums);
-                    }
+            List<Piece> pieces = later.test(tensors.get(i).spec().name()) ? copied : ready;
+            for (Stretch stretch : tensors.get(i).written(accord.rank())) {
+                for (Place place : layout.places(i)) {
+                    addPieces(pieces, stretch, place, files, sums);
                 }
             }
         }
-        return pieces;
     }
 
     private MemorySegment fetch(Piece piece) {

@@ -17,9 +17,12 @@ final class Watchdog {
 
     private static final Map<Endpoint, Seen> WATCHED = new HashMap<>();
     private static boolean started;
-    private static boolean endsProcess;
     /** Whether NCCL may still be busy with a communicator that is closed. */
     private static boolean leaks;
+
+    static {
+        endProcessInTime();
+    }
 
     /** The wait of an endpoint at the last check, and its beginning. */
     private static final class Seen {
@@ -33,10 +36,6 @@ final class Watchdog {
     static void add(Endpoint endpoint) {
         synchronized (WATCHED) {
             WATCHED.put(endpoint, new Seen());
-            if (!endsProcess) {
-                endsProcess = true;
-                endProcessInTime();
-            }
             if (!started) {
                 started = true;
                 Thread.ofPlatform().daemon().name(THREAD).start(Watchdog::watch);

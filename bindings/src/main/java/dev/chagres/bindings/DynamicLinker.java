@@ -91,6 +91,11 @@ final class DynamicLinker {
         };
     }
 
+    /** A function of the C library; empty where that has none of this name. */
+    static Optional<MethodHandle> function(String name, FunctionDescriptor descriptor) {
+        return LINKER.defaultLookup().find(name).map(address -> LINKER.downcallHandle(address, descriptor));
+    }
+
     private static MethodHandle handle(String name, FunctionDescriptor descriptor) {
         return LINKER.downcallHandle(LINKER.defaultLookup().findOrThrow(name), descriptor);
     }

@@ -6,7 +6,7 @@ import static java.lang.foreign.ValueLayout.JAVA_INT;
 import java.lang.foreign.FunctionDescriptor;
 import java.lang.foreign.Linker;
 import java.lang.foreign.MemorySegment;
-import java.lang.foreign.SymbolLookup;
+import java.lang.invoke.MethodHandle;
 import java.util.Optional;
 
 /**
@@ -28,19 +28,16 @@ public final class ProcessExit {
      * nothing takes it back. Does nothing where the C library has no such functions.
      */
     public static void skipDestructors() {
-        Linker linker = Linker.nativeLinker();
-        SymbolLookup library = linker.defaultLookup();
-        Optional<MemorySegment> register = library.find("on_exit");
-        Optional<MemorySegment> flush = library.find("fflush");
-        Optional<MemorySegment> end = library.find("_exit");
-        if (register.isEmpty() || flush.isEmpty() || end.isEmpty()) {
+        Optional<MethodHandle> flush = DynamicLinker.function("fflush", FLUSH);
+        Optional<MethodHandle> register = DynamicLinker.function("on_exit", REGISTER);
+        Optional<MemorySegment> end = Linker.nativeLinker().defaultLookup().find("_exit");
+        if (flush.isEmpty() || register.isEmpty() || end.isEmpty()) {
             return;
         }
         try {
-            int _ = (int) linker.downcallHandle(flush.get(), FLUSH)
-                    .invokeExact(MemorySegment.NULL); // what native libraries have printed
+            int _ = (int) flush.get().invokeExact(MemorySegment.NULL); // what native libraries have printed
             // It is called with the status, before what was registered earlier.
-            int _ = (int) linker.downcallHandle(register.get(), REGISTER).invokeExact(end.get(), MemorySegment.NULL);
+            int _ = (int) register.get().invokeExact(end.get(), MemorySegment.NULL);
         } catch (Throwable unexpected) {
             throw new AssertionError("the end of the process could not be set", unexpected);
         }

@@ -6,7 +6,6 @@ import static java.lang.foreign.ValueLayout.JAVA_LONG;
 
 import java.lang.foreign.Arena;
 import java.lang.foreign.FunctionDescriptor;
-import java.lang.foreign.Linker;
 import java.lang.foreign.MemorySegment;
 import java.lang.invoke.MethodHandle;
 import java.util.BitSet;
@@ -28,8 +27,7 @@ public final class ThreadAffinity {
     private ThreadAffinity() {}
 
     private static Optional<MethodHandle> handle(String name) {
-        Linker linker = Linker.nativeLinker();
-        return linker.defaultLookup().find(name).map(address -> linker.downcallHandle(address, DESCRIPTOR));
+        return DynamicLinker.function(name, DESCRIPTOR);
     }
 
     private static int call(MethodHandle handle, MemorySegment mask) {

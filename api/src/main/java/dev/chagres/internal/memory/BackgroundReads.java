@@ -81,7 +81,7 @@ public final class BackgroundReads implements AutoCloseable {
      */
     public Reading begin(long most, List<? extends Piece> pieces, Work work) {
         device.ensureThreadNotCapturing("save");
-        long all = pieces.stream().mapToLong(Piece::byteSize).sum();
+        long all = bytes(pieces);
         List<List<Piece>> batches = batches(pieces, all > most ? most / HALVES : all);
         reserve(all, most);
         MemorySegment memory = pinned;
@@ -122,10 +122,18 @@ public final class BackgroundReads implements AutoCloseable {
     /**
      * Takes the pinned memory of later {@link #begin} calls now: locking a gibibyte takes about a second.
      *
-     * @param all bytes that will be read
      * @param most bytes of pinned memory
+     * @param pieces that will be read
      */
-    public void reserve(long all, long most) {
+    public void reserve(long most, List<? extends Piece> pieces) {
+        reserve(bytes(pieces), most);
+    }
+
+    private static long bytes(List<? extends Piece> pieces) {
+        return pieces.stream().mapToLong(Piece::byteSize).sum();
+    }
+
+    private void reserve(long all, long most) {
         if (all == 0) {
             return;
         }
