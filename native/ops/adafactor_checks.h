@@ -34,7 +34,7 @@ inline int check_adafactor(const AdafactorCall &call) {
   arguments.probability("beta1", call.beta1)
       .between("relative", call.relative, OPS_RATE_GIVEN, OPS_RATE_WARM_UP)
       .between("scaled", call.scaled, 0, 1);
-  adam_dtypes(arguments, {call.weight_dtype, kFloat32, call.masters});
+  adam_dtypes(arguments, {kFloat32, call.weight_dtype, kFloat32, call.masters});
   arguments.between("range_count", call.range_count, 0, kMostAdafactorRanges);
   if (arguments.wrong() || call.range_count == 0) return arguments.status();
   const int64_t size = sizeof(OpsAdafactorRange);

@@ -37,17 +37,18 @@ Kernels &kernels_for(const AdamKind &kind) {
 
 }  // namespace
 
-int ops_adam(const float *gradient, void *weight, void *mean, void *square, void *master, const float *rate,
+int ops_adam(const void *gradient, void *weight, void *mean, void *square, void *master, const float *rate,
              const int32_t *step, const float *gradient_scale, const int32_t *skip, float beta1, float beta2,
-             float epsilon, float weight_decay, int decoupled, int bias_correction, int64_t count, int weight_dtype,
-             int moment_dtype, int masters, OpsStream stream) try {
-  const AdamKind kind = {weight_dtype, moment_dtype, masters};
+             float epsilon, float weight_decay, int decoupled, int bias_correction, int64_t count, int gradient_dtype,
+             int weight_dtype, int moment_dtype, int masters, OpsStream stream) try {
+  const AdamKind kind = {gradient_dtype, weight_dtype, moment_dtype, masters};
   const int status =
       check_adam({gradient, weight, mean, square, master, rate, count, weight_decay},
                  {step, gradient_scale, skip, beta1, beta2, epsilon, decoupled, bias_correction}, kind);
   if (status != OPS_SUCCESS || count == 0) return status;
   const bool vector = aligned(gradient, weight, mean, square, master);
-  const AdamNumbers numbers = {step, gradient_scale, skip, beta1, beta2, epsilon, decoupled != 0, bias_correction != 0};
+  const AdamNumbers numbers = {step, gradient_scale, skip, beta1, beta2, epsilon, gradient_dtype,
+                               decoupled != 0, bias_correction != 0};
   const AdamRange range = {gradient, weight, mean, square, master, rate, count, 0, weight_decay};
   const int64_t packs = vector ? count / 4 : 0;
   return launch("ops_adam", kernels_for(kind).one, grid_for(vector ? count / 4 + 1 : count), stream, numbers, range, packs);
@@ -55,13 +56,14 @@ int ops_adam(const float *gradient, void *weight, void *mean, void *square, void
 
 int ops_adam_ranges(const OpsAdamRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step,
                     const float *gradient_scale, const int32_t *skip, float beta1, float beta2, float epsilon,
-                    int decoupled, int bias_correction, int weight_dtype, int moment_dtype, int masters,
-                    OpsStream stream) try {
-  const AdamKind kind = {weight_dtype, moment_dtype, masters};
+                    int decoupled, int bias_correction, int gradient_dtype, int weight_dtype, int moment_dtype,
+                    int masters, OpsStream stream) try {
+  const AdamKind kind = {gradient_dtype, weight_dtype, moment_dtype, masters};
   const int status = check_adam_ranges(
       {ranges, range_count, blocks}, {step, gradient_scale, skip, beta1, beta2, epsilon, decoupled, bias_correction}, kind);
   if (status != OPS_SUCCESS || range_count == 0) return status;
-  const AdamNumbers numbers = {step, gradient_scale, skip, beta1, beta2, epsilon, decoupled != 0, bias_correction != 0};
+  const AdamNumbers numbers = {step, gradient_scale, skip, beta1, beta2, epsilon, gradient_dtype,
+                               decoupled != 0, bias_correction != 0};
   const AdamTable table = {reinterpret_cast<const AdamRange *>(ranges), static_cast<int32_t>(range_count),
                            static_cast<int32_t>(blocks)};
   return launch("ops_adam_ranges", kernels_for(kind).many, grid_for(blocks * kThreads - 1), stream, numbers, table);

@@ -7,7 +7,7 @@
 template <class Weights, class M, int N>
 __device__ inline void update(const AdamNumbers &numbers, const AdamRange &range, const Step &step, int64_t i) {
   M *const means = static_cast<M *>(range.mean) + i, *const squares = static_cast<M *>(range.square) + i;
-  const auto gradient = load_pack<N>(range.gradient + i);
+  const auto gradient = load_gradients<N>(numbers, range.gradient, i);
   auto mean = load_pack<N>(static_cast<const M *>(means));
   auto square = load_pack<N>(static_cast<const M *>(squares));
   Weights weights(range, i);

@@ -10,13 +10,14 @@ struct AdamNumbers {
   const float *gradient_scale;
   const int32_t *skip;
   float beta1, beta2, epsilon;
+  int32_t gradient_dtype;
   bool decoupled; /* weight decay beside the learning rate alone, else in the gradient */
   bool corrected; /* moments divided by 1 - beta^step */
 };
 
 /* Laid out as OpsAdamRange. */
 struct AdamRange {
-  const float *gradient;
+  const void *gradient;
   void *weight, *mean, *square, *master;
   const float *rate;
   int64_t count;

@@ -21,7 +21,7 @@ struct AdamStepCall {
 };
 
 struct AdamKind {
-  int weight_dtype, moment_dtype, masters;
+  int gradient_dtype, weight_dtype, moment_dtype, masters;
 };
 
 struct AdamTableCall {
@@ -40,7 +40,7 @@ inline void adam_numbers(Arguments &arguments, const AdamStepCall &call) {
 }
 
 inline void adam_dtypes(Arguments &arguments, const AdamKind &kind) {
-  arguments.float_dtype("weight_dtype", kind.weight_dtype);
+  arguments.float_dtype("gradient_dtype", kind.gradient_dtype).float_dtype("weight_dtype", kind.weight_dtype);
   if (kind.moment_dtype != kFloat32 && kind.moment_dtype != kBFloat16)
     arguments.refuse("moment_dtype", format("%d", kind.moment_dtype), "4 (float32) or 6 (bfloat16)");
   arguments.between("masters", kind.masters, OPS_MASTER_NONE, OPS_MASTER_REMAINDER);
@@ -60,7 +60,7 @@ inline void adam_memory(Arguments &arguments, const std::string &of, const AdamC
     arguments.pointer((of + name).c_str(), address, element, bytes_of({call.count, element}));
   };
   arguments.countable((of + "count").c_str(), {call.count, 4});
-  vector("gradient", call.gradient, 4);
+  vector("gradient", call.gradient, size_of(kind.gradient_dtype));
   vector("weight", call.weight, weight);
   vector("mean", call.mean, moment);
   vector("square", call.square, moment);

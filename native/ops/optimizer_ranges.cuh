@@ -54,6 +54,26 @@ __device__ inline Step step_of(const Numbers &numbers) {
   return step;
 }
 
+/* Values of NVTEDType. */
+constexpr int kGradientFloat32 = 4, kGradientFloat16 = 5;
+
+/* N of the gradients of T, from i on. */
+template <class T, int N>
+__device__ inline Pack<float, N> load_gradients_of(const void *gradients, int64_t i) {
+  const auto loaded = load_pack<N>(static_cast<const T *>(gradients) + i);
+  Pack<float, N> gradient;
+  for (int j = 0; j < N; ++j) gradient.value[j] = to_float(loaded.value[j]);
+  return gradient;
+}
+
+/* N gradients of a range, from i on. A branch that all threads take alike costs less than kernels for each type. */
+template <int N, class Numbers>
+__device__ inline Pack<float, N> load_gradients(const Numbers &numbers, const void *gradients, int64_t i) {
+  if (numbers.gradient_dtype == kGradientFloat32) return load_gradients_of<float, N>(gradients, i);
+  if (numbers.gradient_dtype == kGradientFloat16) return load_gradients_of<float16, N>(gradients, i);
+  return load_gradients_of<bfloat16, N>(gradients, i);
+}
+
 constexpr int kBlockElements = 4 * kThreads;
 
 /* The last range that begins at or before a block. */

@@ -53,14 +53,14 @@ Kernel &kernel_for(const StepKind &kind) {
 
 int ops_optimizer_step(const OpsStepRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step,
                        const float *gradient_scale, const int32_t *skip, int method, float beta1, float beta2, float epsilon,
-                       int decoupled, int bias_correction, int weight_dtype, int state_dtype, int masters,
-                       OpsStream stream) try {
-  const StepKind kind = {method, weight_dtype, state_dtype, masters};
+                       int decoupled, int bias_correction, int gradient_dtype, int weight_dtype, int state_dtype,
+                       int masters, OpsStream stream) try {
+  const StepKind kind = {method, gradient_dtype, weight_dtype, state_dtype, masters};
   const int status = check_optimizer_step(
       {ranges, range_count, blocks}, {step, gradient_scale, skip, beta1, beta2, epsilon, decoupled, bias_correction}, kind);
   if (status != OPS_SUCCESS || range_count == 0) return status;
   const bool corrected = kind.is_averaged() || (method == OPS_METHOD_ADAM && bias_correction != 0);
-  const StepNumbers numbers = {step, gradient_scale, skip, beta1, beta2, epsilon, method, decoupled != 0, corrected};
+  const StepNumbers numbers = {step, gradient_scale, skip, beta1, beta2, epsilon, gradient_dtype, method, decoupled != 0, corrected};
   const StepTable table = {reinterpret_cast<const StepRange *>(ranges), static_cast<int32_t>(range_count),
                            static_cast<int32_t>(blocks)};
   return launch("ops_optimizer_step", kernel_for(kind), grid_for(blocks * kThreads - 1), stream, numbers, table);

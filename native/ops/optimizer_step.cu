@@ -82,7 +82,7 @@ struct OneState {
   template <int N>
   __device__ static void run(const StepNumbers &numbers, const StepRange &range, const Step &step, int64_t i) {
     M *const states = static_cast<M *>(range.first) + i;
-    const auto gradient = load_pack<N>(range.gradient + i);
+    const auto gradient = load_gradients<N>(numbers, range.gradient, i);
     auto state = load_pack<N>(static_cast<const M *>(states));
     Weights<W, N> weights(range, i);
     for (int j = 0; j < N; ++j) {
@@ -110,7 +110,7 @@ struct Averaged {
     auto average = load_pack<N>(static_cast<const float *>(averages)), state = load_pack<N>(static_cast<const float *>(states));
     if (n.method != kMethodPoint) {
       float *const squares = static_cast<float *>(range.second) + i;
-      const auto gradient = load_pack<N>(range.gradient + i);
+      const auto gradient = load_gradients<N>(n, range.gradient, i);
       auto square = load_pack<N>(static_cast<const float *>(squares));
       const float share = range.share[0];
       for (int j = 0; j < N; ++j) {
@@ -250,7 +250,7 @@ __device__ inline void step_scaled(const StepNumbers &numbers, const StepRange &
     const int i = k * 32 + lane * N;
     if (i >= count) continue;
     Weights weights(range, first + i);
-    const auto gradient = load_pack<N>(range.gradient + first + i);
+    const auto gradient = load_gradients<N>(numbers, range.gradient, first + i);
     const auto states1 = load_pack<N>(static_cast<const uint8_t *>(bytes1) + i);
     Pack<uint8_t, N> states2 = {};
     if (kStates == 2) states2 = load_pack<N>(static_cast<const uint8_t *>(bytes2) + i);

@@ -10,6 +10,7 @@ struct StepNumbers {
   const float *gradient_scale;
   const int32_t *skip;
   float beta1, beta2, epsilon;
+  int32_t gradient_dtype;
   int32_t method; /* OpsMethod */
   bool decoupled; /* Adam: weight decay beside the learning rate alone, else in the gradient */
   bool corrected; /* Adam: moments divided by 1 - beta^step */
@@ -17,7 +18,7 @@ struct StepNumbers {
 
 /* Laid out as OpsStepRange. */
 struct StepRange {
-  const float *gradient;
+  const void *gradient;
   void *weight, *master, *first, *second;
   float *first_scale, *second_scale;
   const float *rate, *share;

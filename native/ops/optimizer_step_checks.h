@@ -9,10 +9,11 @@ namespace chagres::ops {
 enum { kByte = 0 };
 
 struct StepKind {
-  int method, weight_dtype, state_dtype, masters;
+  int method, gradient_dtype, weight_dtype, state_dtype, masters;
 
   bool is_averaged() const { return method == OPS_METHOD_SCHEDULE_FREE || method == OPS_METHOD_SCHEDULE_FREE_POINT; }
   bool is_average() const { return method == OPS_METHOD_AVERAGE; } /* which moves no weight */
+  bool has_gradient() const { return !is_average() && method != OPS_METHOD_SCHEDULE_FREE_POINT; }
   bool has_second() const { return method == OPS_METHOD_ADAM || is_averaged(); }
   bool has_codes() const { return state_dtype == kByte; }
 };
@@ -36,8 +37,8 @@ inline void step_state_dtype(Arguments &arguments, const StepKind &kind) {
 }
 
 inline void step_masters(Arguments &arguments, const StepKind &kind) {
-  if (!kind.is_averaged()) return adam_dtypes(arguments, {kind.weight_dtype, kFloat32, kind.masters});
-  arguments.float_dtype("weight_dtype", kind.weight_dtype);
+  if (!kind.is_averaged()) return adam_dtypes(arguments, {kind.gradient_dtype, kind.weight_dtype, kFloat32, kind.masters});
+  arguments.float_dtype("gradient_dtype", kind.gradient_dtype).float_dtype("weight_dtype", kind.weight_dtype);
   if (kind.masters != OPS_MASTER_FLOAT32)
     arguments.refuse("masters", format("%d", kind.masters), "1 (float32), which is the average");
 }
@@ -64,7 +65,7 @@ inline void step_memory(Arguments &arguments, const std::string &of, const OpsSt
   };
   const int64_t state = kind.has_codes() ? 1 : size_of(kind.state_dtype), scales = divide_up(range.count, OPS_SCALED_BLOCK);
   arguments.countable((of + "count").c_str(), {range.count, 4});
-  if (!kind.is_average()) vector("gradient", range.gradient, 4, range.count);
+  if (!kind.is_average()) vector("gradient", range.gradient, size_of(kind.gradient_dtype), range.count);
   vector("weight", range.weight, size_of(kind.weight_dtype), range.count);
   if (kind.masters != OPS_MASTER_NONE)
     vector("master", range.master, kind.masters == OPS_MASTER_REMAINDER ? 2 : 4, range.count);

@@ -593,21 +593,21 @@ enum OpsMaster {
  * which weight_decay * w is added when decoupled is 0, m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2,
  * u = (m / c1) / (sqrt(v / c2) + epsilon) with c = 1 - beta^step[0], or 1 when bias_correction is 0, and
  * w = w - rate[0] * (u + decay), where decay is weight_decay * w when decoupled is 1, else 0. Nothing changes where
- * skip[0] is 1. gradient FP32; m and v are mean and square, of moment_dtype (float32 or bfloat16), read and written;
+ * skip[0] is 1. gradient of gradient_dtype; m and v are mean and square, of moment_dtype (float32 or bfloat16), read and written;
  * weight of weight_dtype; masters: an OpsMaster. step and skip: int32 [1]; rate and gradient_scale: FP32 [1]. None of what
  * is written overlaps anything else. TE's Adam has one of these things at a time: numbers on the device and the skip only
  * with gradients of the weights' type, BF16 moments and remainders only with numbers of the host. */
-int ops_adam(const float *gradient, void *weight, void *mean, void *square, void *master, const float *rate,
+int ops_adam(const void *gradient, void *weight, void *mean, void *square, void *master, const float *rate,
              const int32_t *step, const float *gradient_scale, const int32_t *skip, float beta1, float beta2,
-             float epsilon, float weight_decay, int decoupled, int bias_correction, int64_t count, int weight_dtype,
-             int moment_dtype, int masters, OpsStream stream);
+             float epsilon, float weight_decay, int decoupled, int bias_correction, int64_t count, int gradient_dtype,
+             int weight_dtype, int moment_dtype, int masters, OpsStream stream);
 
 /* Elements of a block of ops_adam_ranges. */
 enum OpsAdamBlock { OPS_ADAM_BLOCK = 1024 };
 
 /* A range of elements that ops_adam_ranges updates; the addresses are those of ops_adam. */
 typedef struct OpsAdamRange {
-  const float *gradient;
+  const void *gradient;
   void *weight;
   void *mean;
   void *square;
@@ -618,14 +618,14 @@ typedef struct OpsAdamRange {
   float weight_decay;
 } OpsAdamRange;
 
-/* ops_adam over many ranges, all with weights, moments and masters of the same types, in one kernel. ranges: [range_count] on
+/* ops_adam over many ranges, all with gradients, weights, moments and masters of the same types, in one kernel. ranges: [range_count] on
  * the device, read when the step runs; blocks: those of all ranges, of which one with count 0 has none. Both are below 2^31.
  * What one range writes overlaps no other one. What the table says is checked by the reference alone: a GPU library cannot
  * read it. */
 int ops_adam_ranges(const OpsAdamRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step,
                     const float *gradient_scale, const int32_t *skip, float beta1, float beta2, float epsilon,
-                    int decoupled, int bias_correction, int weight_dtype, int moment_dtype, int masters,
-                    OpsStream stream);
+                    int decoupled, int bias_correction, int gradient_dtype, int weight_dtype, int moment_dtype,
+                    int masters, OpsStream stream);
 
 /* What ops_optimizer_step computes. g is gradient_scale[0] * gradient[i], rate and decay are the range's, w is the FP32 weight. */
 enum OpsMethod {
@@ -645,7 +645,7 @@ enum OpsScaledBlock { OPS_SCALED_BLOCK = 256 };
 
 /* A range of elements that ops_optimizer_step updates. Pointers that a method does not name are not looked at. */
 typedef struct OpsStepRange {
-  const float *gradient;
+  const void *gradient; /* of gradient_dtype */
   void *weight;
   void *master; /* of an OpsMaster; FP32 for schedule-free methods, also beside FP32 weights */
   void *first;
@@ -668,8 +668,8 @@ typedef struct OpsStepRange {
  * largest magnitude of a block's new states as the scale, and the nearest numbers, the smaller of two. */
 int ops_optimizer_step(const OpsStepRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step,
                        const float *gradient_scale, const int32_t *skip, int method, float beta1, float beta2, float epsilon,
-                       int decoupled, int bias_correction, int weight_dtype, int state_dtype, int masters,
-                       OpsStream stream);
+                       int decoupled, int bias_correction, int gradient_dtype, int weight_dtype, int state_dtype,
+                       int masters, OpsStream stream);
 
 /* The share of this step in the averages of `count` groups: with sums FP32 [count, 2], the sum of weights and the highest rate so far,
  * highest = max(highest, rates[i]), weight = step[0]^power highest^rate_power, sum += weight, shares[i] = weight / sum, or 0 where the sum

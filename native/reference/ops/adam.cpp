@@ -36,16 +36,22 @@ struct Weights {
   }
 };
 
+struct Gradients {
+  const void *values;
+  NVTEDType dtype;
+};
+
 struct Moments {
   void *mean, *square;
   NVTEDType dtype;
 };
 
 /* Moves one range. */
-void update(const float *gradient, float scale, const Weights &weights, const Moments &moments, const AdamStep &by, int64_t count) {
+void update(const Gradients &gradients, float scale, const Weights &weights, const Moments &moments, const AdamStep &by, int64_t count) {
   for_each_block(count, [&](int64_t first, int64_t length) {
     float g[kBlock], p[kBlock], m[kBlock], v[kBlock];
-    for (int64_t i = 0; i < length; ++i) g[i] = scale * gradient[first + i];
+    to_float(g, element(gradients.values, first, gradients.dtype), gradients.dtype, length);
+    for (int64_t i = 0; i < length; ++i) g[i] *= scale;
     weights.load(p, first, length);
     to_float(m, element(moments.mean, first, moments.dtype), moments.dtype, length);
     to_float(v, element(moments.square, first, moments.dtype), moments.dtype, length);
@@ -69,17 +75,17 @@ AdamStep step_of(float beta1, float beta2, float epsilon, int decoupled, int ste
 
 }  // namespace
 
-int ops_adam(const float *gradient, void *weight, void *mean, void *square, void *master, const float *rate,
+int ops_adam(const void *gradient, void *weight, void *mean, void *square, void *master, const float *rate,
              const int32_t *step, const float *gradient_scale, const int32_t *skip, float beta1, float beta2,
-             float epsilon, float weight_decay, int decoupled, int bias_correction, int64_t count, int weight_dtype,
-             int moment_dtype, int masters, OpsStream stream) try {
+             float epsilon, float weight_decay, int decoupled, int bias_correction, int64_t count, int gradient_dtype,
+             int weight_dtype, int moment_dtype, int masters, OpsStream stream) try {
   const int status = ops::check_adam({gradient, weight, mean, square, master, rate, count, weight_decay},
                                      {step, gradient_scale, skip, beta1, beta2, epsilon, decoupled, bias_correction},
-                                     {weight_dtype, moment_dtype, masters});
+                                     {gradient_dtype, weight_dtype, moment_dtype, masters});
   if (status != OPS_SUCCESS || count == 0) return status;
   if (recorded_by_value(ops_adam, gradient, weight, mean, square, master, rate, step, gradient_scale, skip, beta1, beta2,
-                        epsilon, weight_decay, decoupled, bias_correction, count, weight_dtype, moment_dtype, masters,
-                        stream)) {
+                        epsilon, weight_decay, decoupled, bias_correction, count, gradient_dtype, weight_dtype,
+                        moment_dtype, masters, stream)) {
     return OPS_SUCCESS;
   }
   if (*skip == 1) return OPS_SUCCESS;
@@ -88,20 +94,20 @@ int ops_adam(const float *gradient, void *weight, void *mean, void *square, void
   by.decay = weight_decay;
   const Weights weights{weight, master, as_dtype(weight_dtype), masters};
   const Moments moments{mean, square, as_dtype(moment_dtype)};
-  return run("ops_adam", [&] { update(gradient, *gradient_scale, weights, moments, by, count); });
+  return run("ops_adam", [&] { update({gradient, as_dtype(gradient_dtype)}, *gradient_scale, weights, moments, by, count); });
 } OPS_CATCH
 
 int ops_adam_ranges(const OpsAdamRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step,
                     const float *gradient_scale, const int32_t *skip, float beta1, float beta2, float epsilon,
-                    int decoupled, int bias_correction, int weight_dtype, int moment_dtype, int masters,
-                    OpsStream stream) try {
+                    int decoupled, int bias_correction, int gradient_dtype, int weight_dtype, int moment_dtype,
+                    int masters, OpsStream stream) try {
   const ops::AdamTableCall table = {ranges, range_count, blocks};
-  const ops::AdamKind kind = {weight_dtype, moment_dtype, masters};
+  const ops::AdamKind kind = {gradient_dtype, weight_dtype, moment_dtype, masters};
   int status = ops::check_adam_ranges(
       table, {step, gradient_scale, skip, beta1, beta2, epsilon, decoupled, bias_correction}, kind);
   if (status != OPS_SUCCESS || range_count == 0) return status;
   if (recorded_by_value(ops_adam_ranges, ranges, range_count, blocks, step, gradient_scale, skip, beta1, beta2, epsilon,
-                        decoupled, bias_correction, weight_dtype, moment_dtype, masters, stream)) {
+                        decoupled, bias_correction, gradient_dtype, weight_dtype, moment_dtype, masters, stream)) {
     return OPS_SUCCESS;
   }
   status = ops::check_adam_table(table, kind);
@@ -112,7 +118,7 @@ int ops_adam_ranges(const OpsAdamRange *ranges, int64_t range_count, int64_t blo
       if (range->count == 0) continue;
       by.lr = *range->rate;
       by.decay = range->weight_decay;
-      update(range->gradient, *gradient_scale, {range->weight, range->master, as_dtype(weight_dtype), masters},
+      update({range->gradient, as_dtype(gradient_dtype)}, *gradient_scale, {range->weight, range->master, as_dtype(weight_dtype), masters},
              {range->mean, range->square, as_dtype(moment_dtype)}, by, range->count);
     }
   });

@@ -174,15 +174,16 @@ void update(const OpsStepRange &range, const Step &step, const ops::StepKind &ki
   const State firsts{range.first, kind.has_codes() ? range.first_scale : nullptr, kind.state_dtype, kSigned, 127};
   const State seconds{kind.has_second() ? range.second : nullptr, kind.has_codes() ? range.second_scale : nullptr,
                       kind.state_dtype, kUnsigned, 0};
+  const NVTEDType gradients = as_dtype(kind.gradient_dtype);
   const float share = kind.is_averaged() ? *range.share : 0, rate = kind.is_average() ? 0 : *range.rate;
   for_each_block(range.count, [&](int64_t first, int64_t count) {
-    float w[kBlock], rounded[kBlock], a[kBlock] = {}, b[kBlock] = {};
+    float g[kBlock] = {}, w[kBlock], rounded[kBlock], a[kBlock] = {}, b[kBlock] = {};
+    if (kind.has_gradient()) to_float(g, element(range.gradient, first, gradients), gradients, count);
     weights.load(w, first, count);
     firsts.load(a, first, count);
     seconds.load(b, first, count);
     for (int64_t i = 0; i < count; ++i) {
-      const float gradient = kind.is_average() ? 0 : range.gradient[first + i];
-      Element e = {gradient, rate, range.weight_decay, share, w[i], a[i], b[i]};
+      Element e = {g[i], rate, range.weight_decay, share, w[i], a[i], b[i]};
       move(step, e);
       w[i] = e.weight;
       a[i] = e.first;
@@ -199,15 +200,15 @@ void update(const OpsStepRange &range, const Step &step, const ops::StepKind &ki
 
 int ops_optimizer_step(const OpsStepRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step,
                        const float *gradient_scale, const int32_t *skip, int method, float beta1, float beta2, float epsilon,
-                       int decoupled, int bias_correction, int weight_dtype, int state_dtype, int masters,
-                       OpsStream stream) try {
+                       int decoupled, int bias_correction, int gradient_dtype, int weight_dtype, int state_dtype,
+                       int masters, OpsStream stream) try {
   const ops::StepTableCall table = {ranges, range_count, blocks};
-  const ops::StepKind kind = {method, weight_dtype, state_dtype, masters};
+  const ops::StepKind kind = {method, gradient_dtype, weight_dtype, state_dtype, masters};
   int status = ops::check_optimizer_step(
       table, {step, gradient_scale, skip, beta1, beta2, epsilon, decoupled, bias_correction}, kind);
   if (status != OPS_SUCCESS || range_count == 0) return status;
   if (recorded_by_value(ops_optimizer_step, ranges, range_count, blocks, step, gradient_scale, skip, method, beta1, beta2, epsilon,
-                        decoupled, bias_correction, weight_dtype, state_dtype, masters, stream)) {
+                        decoupled, bias_correction, gradient_dtype, weight_dtype, state_dtype, masters, stream)) {
     return OPS_SUCCESS;
   }
   status = ops::check_step_table(table, kind);

@@ -109,7 +109,7 @@ constexpr Choice kChoices[] = {
     {"ops_adam_ranges", 10, "L2 instead of decoupled decay"},
     {"ops_adam_ranges", 11, "no bias correction"},
     {"ops_optimizer_step", 7, "SGD"},
-    {"ops_optimizer_step", 14, "states of eight bits"},
+    {"ops_optimizer_step", 15, "states of eight bits"},
     {"ops_adafactor", 6, "sums alone"},
     {"ops_bias_add", 3, "no residual"},
     {"ops_cross_entropy_backward", 4, "the gradient is not divided"},

@@ -6,7 +6,7 @@ namespace chagres::tests {
 namespace {
 
 struct Adam {
-  int weight_dtype, moment_dtype, masters;
+  int gradient_dtype, weight_dtype, moment_dtype, masters;
   int64_t count, offset;
   int decoupled;
   int32_t step;
@@ -24,6 +24,7 @@ struct Piece {
 std::string adam_text(const Adam &adam) {
   return shape_text({{"count", adam.count},
                      {"offset", adam.offset},
+                     {"gradients", adam.gradient_dtype},
                      {"moments", adam.moment_dtype},
                      {"masters", adam.masters},
                      {"decoupled", adam.decoupled},
@@ -95,7 +96,7 @@ void move(Numbers &n, const Adam &adam, const Piece &piece) {
 /* Of `count` elements, of which those outside the pieces stay as they are. */
 Numbers make_numbers(Session &session, const Adam &adam, const std::vector<Piece> &pieces) {
   Numbers n;
-  n.gradient = session.random.normal(format_of(4), adam.count, 1);
+  n.gradient = session.random.normal(format_of(adam.gradient_dtype), adam.count, 1);
   n.weight = session.random.normal(format_of(adam.masters == OPS_MASTER_NONE ? adam.weight_dtype : 4), adam.count, 2);
   n.mean = session.random.normal(format_of(adam.moment_dtype), adam.count, 0.1);
   n.square = rounded(adam.moment_dtype, squares(session.random.normal(format_of(4), adam.count, 0.3)));
@@ -118,7 +119,7 @@ struct Tensors {
   Buffer gradient, weight, mean, square, master, rate, step, scale, skip;
 
   Tensors(Session &s, const Adam &a, const Numbers &n, const std::vector<Piece> &pieces, int32_t skipped)
-      : gradient(s.floats(4, n.gradient, a.offset)),
+      : gradient(s.floats(a.gradient_dtype, n.gradient, a.offset)),
         weight(a.masters == OPS_MASTER_REMAINDER ? Buffer(s.memory, raw_bytes(HalvesOf(n.weight).upper))
                                                  : s.floats(a.weight_dtype, rounded(a.weight_dtype, n.weight), a.offset)),
         mean(s.floats(a.moment_dtype, n.mean, a.offset)),
@@ -135,7 +136,7 @@ struct Tensors {
   OpsAdamRange range(const Adam &a, const Piece &piece, int64_t index, int64_t first_block) const {
     const auto at = [&](const Buffer &buffer, int64_t size) { return buffer.data<unsigned char>() + piece.first * size; };
     const int64_t moment = format_of(a.moment_dtype).size, of_master = a.masters == OPS_MASTER_REMAINDER ? 2 : 4;
-    return {gradient.data<float>() + piece.first, at(weight, format_of(a.weight_dtype).size), at(mean, moment),
+    return {at(gradient, format_of(a.gradient_dtype).size), at(weight, format_of(a.weight_dtype).size), at(mean, moment),
             at(square, moment), a.masters == OPS_MASTER_NONE ? nullptr : at(master, of_master), rate.data<float>() + index,
             piece.count, first_block, piece.decay};
   }
@@ -145,13 +146,13 @@ struct Tensors {
     const OpsAdamRange r = range(a, piece, index, 0);
     return s.ops.adam(r.gradient, r.weight, r.mean, r.square, r.master, r.rate, step.data<int32_t>(), scale.data<float>(),
                       skip.data<int32_t>(), a.beta1, kBeta2, kEpsilon, r.weight_decay, a.decoupled, 1, r.count,
-                      a.weight_dtype, a.moment_dtype, a.masters, s.memory.stream());
+                      a.gradient_dtype, a.weight_dtype, a.moment_dtype, a.masters, s.memory.stream());
   }
 
   /* All that the table says, by ops_adam_ranges. */
   int call(Session &s, const Adam &a, const Buffer &table, int64_t count, int64_t blocks) {
     return s.ops.adam_ranges(table.data<OpsAdamRange>(), count, blocks, step.data<int32_t>(), scale.data<float>(),
-                             skip.data<int32_t>(), a.beta1, kBeta2, kEpsilon, a.decoupled, 1, a.weight_dtype,
+                             skip.data<int32_t>(), a.beta1, kBeta2, kEpsilon, a.decoupled, 1, a.gradient_dtype, a.weight_dtype,
                              a.moment_dtype, a.masters, s.memory.stream());
   }
 };
@@ -233,17 +234,21 @@ void adam_cases(Session &session) {
   for (const auto &[weights, masters] : kinds)
     for (int moments : {4, 6}) {
       for (int64_t count : {0, 1, 4, 7, 1023, 5000})
-        for (int64_t offset : {0, 1}) adam_case(session, {weights, moments, masters, count, offset, 1, 3, 0.9f});
-      adam_case(session, {weights, moments, masters, 100, 0, 0, 1, 0.9f});
-      adam_case(session, {weights, moments, masters, 100, 0, 1, 100000, 0.999f});
-      adam_case(session, {weights, moments, masters, 100, 0, 1, 1, 0});
-      skipped_case(session, {weights, moments, masters, 100, 0, 1, 3, 0.9f});
-      const Adam ranges = {weights, moments, masters, 0, 0, 1, 3, 0.9f};
+        for (int64_t offset : {0, 1}) adam_case(session, {4, weights, moments, masters, count, offset, 1, 3, 0.9f});
+      adam_case(session, {4, weights, moments, masters, 100, 0, 0, 1, 0.9f});
+      adam_case(session, {4, weights, moments, masters, 100, 0, 1, 100000, 0.999f});
+      adam_case(session, {4, weights, moments, masters, 100, 0, 1, 1, 0});
+      skipped_case(session, {4, weights, moments, masters, 100, 0, 1, 3, 0.9f});
+      const Adam ranges = {4, weights, moments, masters, 0, 0, 1, 3, 0.9f};
       ranges_case(session, ranges, {4, 0, 1, 7, 1023, 1024, 1025, 0, 0, 5000, 33, 0}, 0);
-      ranges_case(session, {weights, moments, masters, 0, 1, 0, 1, 0.9f}, {2048, 3, 2049}, 0);
+      ranges_case(session, {4, weights, moments, masters, 0, 1, 0, 1, 0.9f}, {2048, 3, 2049}, 0);
+      for (int gradients : {5, 6}) {
+        for (int64_t offset : {0, 1}) adam_case(session, {gradients, weights, moments, masters, 1023, offset, 1, 3, 0.9f});
+        ranges_case(session, {gradients, weights, moments, masters, 0, 0, 0, 3, 0.9f}, {4, 0, 1, 7, 1025, 33}, 0);
+      }
       ranges_case(session, ranges, {7, 1025}, 1);
     }
-  const Adam remainders = {6, 4, OPS_MASTER_REMAINDER, 0, 0, 1, 3, 0.9f};
+  const Adam remainders = {4, 6, 4, OPS_MASTER_REMAINDER, 0, 0, 1, 3, 0.9f};
   ranges_case(session, remainders, {}, 0);
   ranges_case(session, remainders, {0, 0}, 0);
   ranges_case(session, remainders, std::vector<int64_t>(4300, 3), 0); /* more blocks than a launch has: each takes several */

@@ -245,10 +245,10 @@ class Refusals {
               "ops_dequantize_blocks: stride is too large; expected a product of sizes in bytes below 2^63");
   }
 
-  int adam(void *master, float beta1, float epsilon, int decoupled, int64_t count, int weights, int moments,
-           int masters) {
-    return ops.adam(fp, p, p, p, master, fp, ip, fp, ip, beta1, 0.9f, epsilon, 0, decoupled, 1, count, weights, moments,
-                    masters, nullptr);
+  int adam(void *master, float beta1, float epsilon, int decoupled, int64_t count, int weights, int moments, int masters,
+           int gradients = 4) {
+    return ops.adam(fp, p, p, p, master, fp, ip, fp, ip, beta1, 0.9f, epsilon, 0, decoupled, 1, count, gradients, weights,
+                    moments, masters, nullptr);
   }
 
   void optimizers() {
@@ -256,6 +256,8 @@ class Refusals {
     refused(adam(p, 0.9f, -1, 1, 8, 4, 4, 0), "ops_adam: epsilon is -1; expected 0 or more");
     refused(adam(p, 0.9f, 0, 2, 8, 4, 4, 0), "ops_adam: decoupled is 2; expected 0 to 1");
     refused(adam(p, 0.9f, 0, 1, -8, 4, 4, 0), "ops_adam: count is -8; expected 0 or more");
+    refused(adam(p, 0.9f, 0, 1, 8, 4, 4, 0, 2),
+            "ops_adam: gradient_dtype is 2; expected 4 (float32), 5 (float16) or 6 (bfloat16)");
     refused(adam(p, 0.9f, 0, 1, 8, 2, 4, 0),
             "ops_adam: weight_dtype is 2; expected 4 (float32), 5 (float16) or 6 (bfloat16)");
     refused(adam(p, 0.9f, 0, 1, 8, 4, 5, 0), "ops_adam: moment_dtype is 5; expected 4 (float32) or 6 (bfloat16)");
@@ -267,7 +269,7 @@ class Refusals {
     refused(adam(nullptr, 0.9f, 0, 1, 8, 6, 4, 2), "ops_adam: master is null; expected a device pointer");
     const auto ranges = [&](const void *table, int64_t count, int64_t blocks, float beta1, const int32_t *step, int weights) {
       return ops.adam_ranges(static_cast<const OpsAdamRange *>(table), count, blocks, step, fp, ip, beta1, 0.9f, 0, 1, 1,
-                             weights, 4, 0, nullptr);
+                             4, weights, 4, 0, nullptr);
     };
     refused(ranges(p, 1, 1, 1, ip, 4), "ops_adam_ranges: beta1 is 1; expected at least 0 and below 1");
     refused(ranges(p, -1, 1, 0.9f, ip, 4), "ops_adam_ranges: range_count is -1; expected 0 to 2147483647");
@@ -276,9 +278,9 @@ class Refusals {
     refused(ranges(p, 1, 1, 0.9f, nullptr, 4), "ops_adam_ranges: step is null; expected a device pointer");
     refused(ranges(p, 1, 1, 0.9f, ip, 6),
             "ops_adam_ranges: masters is 0 (none); expected 1 (float32) for weights of 16 bits, or 2 (remainder) for bfloat16");
-    const auto step = [&](const void *table, int method, float beta1, int weights, int states, int masters) {
-      return ops.optimizer_step(static_cast<const OpsStepRange *>(table), 1, 1, ip, fp, ip, method, beta1, 0.9f, 0, 1, 1, weights,
-                                states, masters, nullptr);
+    const auto step = [&](const void *table, int method, float beta1, int weights, int states, int masters, int gradients = 4) {
+      return ops.optimizer_step(static_cast<const OpsStepRange *>(table), 1, 1, ip, fp, ip, method, beta1, 0.9f, 0, 1, 1, gradients,
+                                weights, states, masters, nullptr);
     };
     refused(step(p, 7, 0, 4, 4, 0), "ops_optimizer_step: method is 7; expected 0 to 6");
     refused(step(p, OPS_METHOD_SGD, 1, 4, 4, 0), "ops_optimizer_step: beta1 is 1; expected at least 0 and below 1");
@@ -291,6 +293,8 @@ class Refusals {
             "ops_optimizer_step: masters is 0 (none); expected 1 (float32) for weights of 16 bits, or 2 (remainder) for bfloat16");
     refused(step(p, OPS_METHOD_SCHEDULE_FREE, 0, 4, 4, 0),
             "ops_optimizer_step: masters is 0; expected 1 (float32), which is the average");
+    refused(step(p, OPS_METHOD_SCHEDULE_FREE, 0, 4, 4, 1, 7),
+            "ops_optimizer_step: gradient_dtype is 7; expected 4 (float32), 5 (float16) or 6 (bfloat16)");
     refused(step(nullptr, OPS_METHOD_LION, 0, 4, 4, 0), "ops_optimizer_step: ranges is null; expected a device pointer");
     const auto share = [&](const float *rates, float power, float rate_power, int64_t count) {
       return ops.average_share(rates, ip, ip, static_cast<float *>(p), static_cast<float *>(p), power, rate_power, count, nullptr);

@@ -6,7 +6,7 @@ namespace chagres::tests {
 namespace {
 
 struct Kind {
-  int method, weight_dtype, state_dtype, masters;
+  int method, weight_dtype, state_dtype, masters, gradient_dtype = 4;
 };
 
 struct Numbers {
@@ -70,7 +70,7 @@ struct Data {
   State first, second;
 
   Data(Session &session, const Kind &kind, int64_t count, const Numbers &numbers, const std::vector<Piece> &pieces)
-      : gradient(session.random.normal(format_of(4), count, 1)),
+      : gradient(session.random.normal(format_of(kind.gradient_dtype), count, 1)),
         weight(session.random.normal(format_of(4), count, 2)),
         first(session, kind.state_dtype, count, true),
         second(session, kind.state_dtype, count, false) {
@@ -188,7 +188,7 @@ struct Tensors {
   Buffer table;
 
   Tensors(Session &s, const Kind &kind, const Data &data, const Numbers &n, const std::vector<Piece> &pieces, int64_t offset)
-      : gradient(s.floats(4, data.gradient, offset)),
+      : gradient(s.floats(kind.gradient_dtype, data.gradient, offset)),
         weight(weights_of(s, kind, data.weight, offset, false)),
         master(weights_of(s, kind, data.weight, offset, true)),
         first(data.first.buffer(s, offset)),
@@ -208,7 +208,7 @@ struct Tensors {
     for (const Piece &p : pieces) {
       const auto at = [&](const Buffer &buffer, int64_t size) { return buffer.data<unsigned char>() + p.first * size; };
       const auto index = static_cast<int64_t>(all.size()), place = kind.state_dtype == 0 ? p.first / OPS_SCALED_BLOCK : 0;
-      all.push_back({gradient.data<float>() + p.first, at(weight, format_of(kind.weight_dtype).size),
+      all.push_back({at(gradient, format_of(kind.gradient_dtype).size), at(weight, format_of(kind.weight_dtype).size),
                      kind.masters == OPS_MASTER_NONE ? nullptr : at(master, kind.masters == OPS_MASTER_REMAINDER ? 2 : 4),
                      at(first, state), at(second, state), first_scale.data<float>() + place, second_scale.data<float>() + place,
                      rate.data<float>() + index, share.data<float>() + index, p.count, blocks, p.decay});
@@ -222,7 +222,7 @@ struct Tensors {
   int call(Session &s, const Kind &kind, const Numbers &n, size_t pieces) {
     return s.ops.optimizer_step(table.data<OpsStepRange>(), static_cast<int64_t>(pieces), blocks, step.data<int32_t>(),
                                 scale.data<float>(), skip.data<int32_t>(), kind.method, n.beta1, n.beta2, n.epsilon, n.decoupled,
-                                n.bias_correction, kind.weight_dtype, kind.state_dtype, kind.masters, s.memory.stream());
+                                n.bias_correction, kind.gradient_dtype, kind.weight_dtype, kind.state_dtype, kind.masters, s.memory.stream());
   }
 };
 
@@ -288,6 +288,7 @@ void step_case(Session &session, const Kind &kind, const std::vector<int64_t> &c
   const bool is_skipped = n.skip == 1;
   Case test(session, "optimizer_step", kind.weight_dtype,
             shape_text({{"method", kind.method}, {"states", kind.state_dtype}, {"masters", kind.masters},
+                        {"gradients", kind.gradient_dtype},
                         {"ranges", static_cast<int64_t>(counts.size())}, {"step", n.step}, {"skipped", n.skip}}));
   const Data data(session, kind, end + 5, n, pieces);
   Tensors t(session, kind, data, n, pieces, offset);
@@ -349,6 +350,11 @@ void optimizer_step_cases(Session &session) {
     for (const auto &[weights, masters] : kinds) kind_cases(session, {method, weights, states, masters});
   for (int method : {OPS_METHOD_SCHEDULE_FREE, OPS_METHOD_SCHEDULE_FREE_POINT})
     for (int weights : {4, 5, 6}) kind_cases(session, {method, weights, 4, OPS_MASTER_FLOAT32});
+  for (int gradients : {5, 6})
+    for (const Kind &kind : {Kind{OPS_METHOD_SGD, 4, 4, OPS_MASTER_NONE, gradients}, {OPS_METHOD_LION, 6, 6, OPS_MASTER_REMAINDER, gradients},
+                             {OPS_METHOD_ADAM, 6, 0, OPS_MASTER_REMAINDER, gradients},
+                             {OPS_METHOD_SCHEDULE_FREE, 6, 4, OPS_MASTER_FLOAT32, gradients}})
+      kind_cases(session, kind);
   for (float power : {0.0f, 1.0f})
     for (int32_t skip : {0, 1}) share_case(session, power, 2, skip);
   step_case(session, {OPS_METHOD_LION, 4, 4, OPS_MASTER_NONE}, {}, {});

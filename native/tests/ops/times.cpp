@@ -353,31 +353,31 @@ void attention_times(Session &session, Stopwatch &watch, int64_t heads, int64_t 
 }
 
 /* BF16 weights with FP32 masters and moments: in one range, and in as many as 33 shared-out groups have, by a call each and by one. */
-void adam_times(Session &session, Stopwatch &watch, int64_t hidden) {
-  const int64_t count = kTokens * hidden, ranges = 66, each = count / ranges / 16 * 16;
+void adam_times(Session &session, Stopwatch &watch, int64_t hidden, int gradients) {
+  const int64_t count = kTokens * hidden, ranges = 66, each = count / ranges / 16 * 16, size = gradients == 4 ? 4 : 2;
   Buffer gradient = zeros(session, 4 * count), weight = zeros(session, 2 * count), master = zeros(session, 4 * count);
   Buffer mean = zeros(session, 4 * count), square = zeros(session, 4 * count), numbers = session.floats(4, {1e-3, 1});
   Buffer integers = session.raw(std::vector<int32_t>{1, 0});
   const auto range = [&](int64_t first, int64_t length, int64_t block) {
-    return OpsAdamRange{gradient.data<float>() + first, weight.data<uint16_t>() + first, mean.data<float>() + first,
+    return OpsAdamRange{gradient.data<unsigned char>() + size * first, weight.data<uint16_t>() + first, mean.data<float>() + first,
                         square.data<float>() + first, master.data<float>() + first, numbers.data<float>(), length, block, 0.01f};
   };
   const auto apart = [&](const OpsAdamRange &r) {
     return session.ops.adam(r.gradient, r.weight, r.mean, r.square, r.master, r.rate, integers.data<int32_t>(),
                             numbers.data<float>() + 1, integers.data<int32_t>() + 1, 0.9f, 0.99f, 1e-8f, r.weight_decay, 1, 1,
-                            r.count, kBf16, 4, OPS_MASTER_FLOAT32, session.memory.stream());
+                            r.count, gradients, kBf16, 4, OPS_MASTER_FLOAT32, session.memory.stream());
   };
   const auto together = [&](const Buffer &table, int64_t length, int64_t blocks) {
     return session.ops.adam_ranges(table.data<OpsAdamRange>(), length, blocks, integers.data<int32_t>(),
-                                   numbers.data<float>() + 1, integers.data<int32_t>() + 1, 0.9f, 0.99f, 1e-8f, 1, 1, kBf16, 4,
+                                   numbers.data<float>() + 1, integers.data<int32_t>() + 1, 0.9f, 0.99f, 1e-8f, 1, 1, gradients, kBf16, 4,
                                    OPS_MASTER_FLOAT32, session.memory.stream());
   };
   std::vector<OpsAdamRange> many;
   const int64_t blocks_each = (each + OPS_ADAM_BLOCK - 1) / OPS_ADAM_BLOCK;
   for (int64_t i = 0; i < ranges; ++i) many.push_back(range(i * each, each, i * blocks_each));
   const Buffer all = session.raw(std::vector<OpsAdamRange>{range(0, count, 0)}), table = session.raw(many);
-  const double bytes = 30.0 * static_cast<double>(count);
-  const std::string sizes = shape_text({{"n", count}});
+  const double bytes = static_cast<double>((26 + size) * count);
+  const std::string sizes = shape_text({{"n", count}, {"gradients", gradients}});
   watch.measure("adam, 1 range", sizes, bytes, [&] { return apart(range(0, count, 0)); });
   watch.measure("adam_ranges, 1 range", sizes, bytes, [&] { return together(all, 1, count / OPS_ADAM_BLOCK); });
   watch.measure("adam, 66 ranges", sizes, bytes, [&] {
@@ -398,10 +398,10 @@ void optimizer_step_times(Session &session, Stopwatch &watch, int64_t hidden) {
                               scales.data<float>(), scales.data<float>() + count / OPS_SCALED_BLOCK, numbers.data<float>(),
                               numbers.data<float>() + 2, count, 0, 0.01f};
   const Buffer table = session.raw(std::vector<OpsStepRange>{range});
-  const auto measure = [&](const char *name, int method, int states, double bytes) {
-    watch.measure(name, shape_text({{"n", count}}), bytes * static_cast<double>(count), [&] {
+  const auto measure = [&](const char *name, int method, int states, double bytes, int gradients = 4) {
+    watch.measure(name, shape_text({{"n", count}, {"gradients", gradients}}), bytes * static_cast<double>(count), [&] {
       return session.ops.optimizer_step(table.data<OpsStepRange>(), 1, blocks, integers.data<int32_t>(), numbers.data<float>() + 1,
-                                        integers.data<int32_t>() + 1, method, 0.9f, 0.99f, 1e-8f, 1, 1, kBf16, states,
+                                        integers.data<int32_t>() + 1, method, 0.9f, 0.99f, 1e-8f, 1, 1, gradients, kBf16, states,
                                         OPS_MASTER_FLOAT32, session.memory.stream());
     });
   };
@@ -409,6 +409,7 @@ void optimizer_step_times(Session &session, Stopwatch &watch, int64_t hidden) {
   measure("optimizer_step, lion", OPS_METHOD_LION, 4, 22);
   measure("optimizer_step, lion in 8 bits", OPS_METHOD_LION, 0, 16);
   measure("optimizer_step, adam in 8 bits", OPS_METHOD_ADAM, 0, 18);
+  measure("optimizer_step, adam in 8 bits", OPS_METHOD_ADAM, 0, 16, kBf16);
   measure("optimizer_step, schedule-free", OPS_METHOD_SCHEDULE_FREE, 4, 30);
   measure("optimizer_step, average of weights", OPS_METHOD_AVERAGE, 4, 12);
 }
@@ -442,7 +443,8 @@ void print_times(Session &session, const std::string &only) {
   if (wanted("elementwise"))
     for (int64_t hidden : {320, 1280, 5120}) hidden_times(session, watch, hidden);
   if (wanted("adam"))
-    for (int64_t hidden : {20, 320, 5120}) adam_times(session, watch, hidden);
+    for (int64_t hidden : {20, 320, 5120})
+      for (int gradients : {4, kBf16}) adam_times(session, watch, hidden, gradients);
   if (wanted("optimizer_step"))
     for (int64_t hidden : {320, 5120}) optimizer_step_times(session, watch, hidden);
   if (wanted("adafactor"))

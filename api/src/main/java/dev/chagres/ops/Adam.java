@@ -15,8 +15,8 @@ import dev.chagres.te.MultiTensor.WeightDecay;
  * g}, {@code v = beta2 v + (1 - beta2) g^2}, {@code u = (m / c1) / (sqrt(v / c2) + epsilon)} and, decoupled, {@code w = w - rate (u +
  * weightDecay w)}; with L2 {@code weightDecay w} is added to g instead.
  *
- * <p>Learning rate, step number, gradient scale and skip flag lie on the device. Moments are FP32 or BF16; weights are FP32, or have an
- * FP32 master or its remainder beside them.
+ * <p>Learning rate, step number, gradient scale and skip flag lie on the device. Gradients are FP32 or have 16 bits, moments are FP32 or
+ * BF16; weights are FP32, or have an FP32 master or its remainder beside them.
  *
  * <p>Threading: immutable; its steps belong to the device's thread.
  *
@@ -77,6 +77,7 @@ public record Adam(float beta1, float beta2, float epsilon, WeightDecay mode, Bi
                         mode == WeightDecay.DECOUPLED ? 1 : 0,
                         biasCorrection == BiasCorrection.YES ? 1 : 0,
                         range.gradient().count(),
+                        range.gradient().dtype().code(),
                         range.weight().dtype().code(),
                         range.mean().dtype().code(),
                         RangeTable.masters(master),
@@ -110,6 +111,7 @@ public record Adam(float beta1, float beta2, float epsilon, WeightDecay mode, Bi
                         epsilon,
                         mode == WeightDecay.DECOUPLED ? 1 : 0,
                         biasCorrection == BiasCorrection.YES ? 1 : 0,
+                        ranges.first().gradient().dtype().code(),
                         ranges.first().weight().dtype().code(),
                         ranges.first().mean().dtype().code(),
                         RangeTable.masters(ranges.first().master()),

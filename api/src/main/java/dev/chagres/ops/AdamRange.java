@@ -12,7 +12,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: the device's thread.
  *
- * @param gradient FLOAT32 [n]
+ * @param gradient FLOAT32, BFLOAT16 or FLOAT16 [n]
  * @param weight floating-point numbers [n], FLOAT32 unless there is a master
  * @param mean m, FLOAT32 or BFLOAT16 [n]
  * @param square v, like mean
@@ -42,9 +42,9 @@ public record AdamRange(
 
     /** Checks the tensors. */
     void check(Stream stream) {
-        Checks.on(stream, "gradient", gradient);
+        Checks.floats(stream, "gradient", gradient);
         long count = gradient.count();
-        Checks.vector(stream, "gradient", gradient, DType.FLOAT32, count);
+        Checks.vector(stream, "gradient", gradient, gradient.dtype(), count);
         Checks.floats(stream, "weight", weight);
         Checks.vector(stream, "weight", weight, master == null ? DType.FLOAT32 : weight.dtype(), count);
         Checks.floats(stream, "mean", mean);

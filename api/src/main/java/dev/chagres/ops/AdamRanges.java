@@ -23,7 +23,7 @@ public final class AdamRanges extends RangeTable<AdamRange> {
     /**
      * Allocates the table and enqueues a copy into it. The tensors of the ranges must keep their memory as long as steps use this.
      *
-     * @param ranges at least one; weights, moments and masters of the same types in all
+     * @param ranges at least one; gradients, weights, moments and masters of the same types in all
      * @param scope allocates the table; its stream writes it
      * @throws IllegalArgumentException when there is no range, shapes, types or devices do not fit, or what is written shares memory
      */
@@ -39,8 +39,9 @@ public final class AdamRanges extends RangeTable<AdamRange> {
     @Override
     String types(AdamRange range) {
         Tensor master = range.master();
-        return "weights of " + range.weight().dtype() + ", moments of "
-                + range.mean().dtype() + (master == null ? "" : ", masters of " + master.dtype());
+        return "gradients of " + range.gradient().dtype() + ", weights of "
+                + range.weight().dtype() + ", moments of " + range.mean().dtype()
+                + (master == null ? "" : ", masters of " + master.dtype());
     }
 
     @Override

@@ -124,6 +124,7 @@ public record OptimizerStep(
                         epsilon,
                         mode == WeightDecay.DECOUPLED ? 1 : 0,
                         biasCorrection == BiasCorrection.YES ? 1 : 0,
+                        first.gradient().dtype().code(),
                         first.weight().dtype().code(),
                         first.first().values().dtype().code(),
                         RangeTable.masters(first.master()),

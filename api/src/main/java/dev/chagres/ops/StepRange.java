@@ -12,7 +12,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: the device's thread.
  *
- * @param gradient FLOAT32 [n]
+ * @param gradient FLOAT32, BFLOAT16 or FLOAT16 [n]
  * @param weight floating-point numbers [n], FLOAT32 unless there is a master
  * @param master w of weights of 16 bits, as {@link AdamRange#master}; of schedule-free methods the average, FLOAT32 [n]. Else null
  * @param first momentum, mean, or what schedule-free methods call z
@@ -42,9 +42,9 @@ public record StepRange(
 
     /** Checks the tensors. */
     void check(Stream stream) {
-        Checks.on(stream, "gradient", gradient);
+        Checks.floats(stream, "gradient", gradient);
         long count = gradient.count();
-        Checks.vector(stream, "gradient", gradient, DType.FLOAT32, count);
+        Checks.vector(stream, "gradient", gradient, gradient.dtype(), count);
         Checks.floats(stream, "weight", weight);
         Checks.vector(stream, "weight", weight, master == null ? DType.FLOAT32 : weight.dtype(), count);
         Checks.writable("weight", weight);
@@ -61,7 +61,8 @@ public record StepRange(
 
     /** Returns the types, in words. */
     String types() {
-        return "weights of " + weight.dtype() + ", states of " + first.values().dtype()
+        return "gradients of " + gradient.dtype() + ", weights of " + weight.dtype() + ", states of "
+                + first.values().dtype()
                 + (second == null ? "" : " and " + second.values().dtype())
                 + (master == null ? "" : ", masters of " + master.dtype()) + (share == null ? "" : ", a share");
     }

@@ -23,7 +23,7 @@ public final class StepRanges extends RangeTable<StepRange> {
     /**
      * Allocates the table and enqueues a copy into it. The tensors of the ranges must keep their memory as long as steps use this.
      *
-     * @param ranges at least one; weights, states and masters of the same types in all
+     * @param ranges at least one; gradients, weights, states and masters of the same types in all
      * @param scope allocates the table; its stream writes it
      * @throws IllegalArgumentException when there is no range, shapes, types or devices do not fit, or what is written shares memory
      */

@@ -3862,6 +3862,7 @@ public class Ops extends Ops$shared {
             Ops.C_INT,
             Ops.C_INT,
             Ops.C_INT,
+            Ops.C_INT,
             Ops.C_POINTER
         );
 
@@ -3873,7 +3874,7 @@ public class Ops extends Ops$shared {
     /**
      * Function descriptor for:
      * {@snippet lang=c :
-     * int ops_adam(const float *gradient, void *weight, void *mean, void *square, void *master, const float *rate, const int32_t *step, const float *gradient_scale, const int32_t *skip, float beta1, float beta2, float epsilon, float weight_decay, int decoupled, int bias_correction, int64_t count, int weight_dtype, int moment_dtype, int masters, OpsStream stream)
+     * int ops_adam(const void *gradient, void *weight, void *mean, void *square, void *master, const float *rate, const int32_t *step, const float *gradient_scale, const int32_t *skip, float beta1, float beta2, float epsilon, float weight_decay, int decoupled, int bias_correction, int64_t count, int gradient_dtype, int weight_dtype, int moment_dtype, int masters, OpsStream stream)
      * }
      */
     public static FunctionDescriptor ops_adam$descriptor() {
@@ -3883,7 +3884,7 @@ public class Ops extends Ops$shared {
     /**
      * Downcall method handle for:
      * {@snippet lang=c :
-     * int ops_adam(const float *gradient, void *weight, void *mean, void *square, void *master, const float *rate, const int32_t *step, const float *gradient_scale, const int32_t *skip, float beta1, float beta2, float epsilon, float weight_decay, int decoupled, int bias_correction, int64_t count, int weight_dtype, int moment_dtype, int masters, OpsStream stream)
+     * int ops_adam(const void *gradient, void *weight, void *mean, void *square, void *master, const float *rate, const int32_t *step, const float *gradient_scale, const int32_t *skip, float beta1, float beta2, float epsilon, float weight_decay, int decoupled, int bias_correction, int64_t count, int gradient_dtype, int weight_dtype, int moment_dtype, int masters, OpsStream stream)
      * }
      */
     public static MethodHandle ops_adam$handle() {
@@ -3893,7 +3894,7 @@ public class Ops extends Ops$shared {
     /**
      * Address for:
      * {@snippet lang=c :
-     * int ops_adam(const float *gradient, void *weight, void *mean, void *square, void *master, const float *rate, const int32_t *step, const float *gradient_scale, const int32_t *skip, float beta1, float beta2, float epsilon, float weight_decay, int decoupled, int bias_correction, int64_t count, int weight_dtype, int moment_dtype, int masters, OpsStream stream)
+     * int ops_adam(const void *gradient, void *weight, void *mean, void *square, void *master, const float *rate, const int32_t *step, const float *gradient_scale, const int32_t *skip, float beta1, float beta2, float epsilon, float weight_decay, int decoupled, int bias_correction, int64_t count, int gradient_dtype, int weight_dtype, int moment_dtype, int masters, OpsStream stream)
      * }
      */
     public static MemorySegment ops_adam$address() {
@@ -3902,16 +3903,16 @@ public class Ops extends Ops$shared {
 
     /**
      * {@snippet lang=c :
-     * int ops_adam(const float *gradient, void *weight, void *mean, void *square, void *master, const float *rate, const int32_t *step, const float *gradient_scale, const int32_t *skip, float beta1, float beta2, float epsilon, float weight_decay, int decoupled, int bias_correction, int64_t count, int weight_dtype, int moment_dtype, int masters, OpsStream stream)
+     * int ops_adam(const void *gradient, void *weight, void *mean, void *square, void *master, const float *rate, const int32_t *step, const float *gradient_scale, const int32_t *skip, float beta1, float beta2, float epsilon, float weight_decay, int decoupled, int bias_correction, int64_t count, int gradient_dtype, int weight_dtype, int moment_dtype, int masters, OpsStream stream)
      * }
      */
-    public static int ops_adam(long gradient, long weight, long mean, long square, long master, long rate, long step, long gradient_scale, long skip, float beta1, float beta2, float epsilon, float weight_decay, int decoupled, int bias_correction, long count, int weight_dtype, int moment_dtype, int masters, MemorySegment stream) {
+    public static int ops_adam(long gradient, long weight, long mean, long square, long master, long rate, long step, long gradient_scale, long skip, float beta1, float beta2, float epsilon, float weight_decay, int decoupled, int bias_correction, long count, int gradient_dtype, int weight_dtype, int moment_dtype, int masters, MemorySegment stream) {
         var mh$ = ops_adam.HANDLE;
         try {
             if (TRACE_DOWNCALLS) {
-                traceDowncall("ops_adam", gradient, weight, mean, square, master, rate, step, gradient_scale, skip, beta1, beta2, epsilon, weight_decay, decoupled, bias_correction, count, weight_dtype, moment_dtype, masters, stream);
+                traceDowncall("ops_adam", gradient, weight, mean, square, master, rate, step, gradient_scale, skip, beta1, beta2, epsilon, weight_decay, decoupled, bias_correction, count, gradient_dtype, weight_dtype, moment_dtype, masters, stream);
             }
-            return (int)mh$.invokeExact(gradient, weight, mean, square, master, rate, step, gradient_scale, skip, beta1, beta2, epsilon, weight_decay, decoupled, bias_correction, count, weight_dtype, moment_dtype, masters, stream);
+            return (int)mh$.invokeExact(gradient, weight, mean, square, master, rate, step, gradient_scale, skip, beta1, beta2, epsilon, weight_decay, decoupled, bias_correction, count, gradient_dtype, weight_dtype, moment_dtype, masters, stream);
         } catch (Error | RuntimeException ex) {
            throw ex;
         } catch (Throwable ex$) {
@@ -3945,6 +3946,7 @@ public class Ops extends Ops$shared {
             Ops.C_INT,
             Ops.C_INT,
             Ops.C_INT,
+            Ops.C_INT,
             Ops.C_POINTER
         );
 
@@ -3956,7 +3958,7 @@ public class Ops extends Ops$shared {
     /**
      * Function descriptor for:
      * {@snippet lang=c :
-     * int ops_adam_ranges(const OpsAdamRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step, const float *gradient_scale, const int32_t *skip, float beta1, float beta2, float epsilon, int decoupled, int bias_correction, int weight_dtype, int moment_dtype, int masters, OpsStream stream)
+     * int ops_adam_ranges(const OpsAdamRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step, const float *gradient_scale, const int32_t *skip, float beta1, float beta2, float epsilon, int decoupled, int bias_correction, int gradient_dtype, int weight_dtype, int moment_dtype, int masters, OpsStream stream)
      * }
      */
     public static FunctionDescriptor ops_adam_ranges$descriptor() {
@@ -3966,7 +3968,7 @@ public class Ops extends Ops$shared {
     /**
      * Downcall method handle for:
      * {@snippet lang=c :
-     * int ops_adam_ranges(const OpsAdamRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step, const float *gradient_scale, const int32_t *skip, float beta1, float beta2, float epsilon, int decoupled, int bias_correction, int weight_dtype, int moment_dtype, int masters, OpsStream stream)
+     * int ops_adam_ranges(const OpsAdamRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step, const float *gradient_scale, const int32_t *skip, float beta1, float beta2, float epsilon, int decoupled, int bias_correction, int gradient_dtype, int weight_dtype, int moment_dtype, int masters, OpsStream stream)
      * }
      */
     public static MethodHandle ops_adam_ranges$handle() {
@@ -3976,7 +3978,7 @@ public class Ops extends Ops$shared {
     /**
      * Address for:
      * {@snippet lang=c :
-     * int ops_adam_ranges(const OpsAdamRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step, const float *gradient_scale, const int32_t *skip, float beta1, float beta2, float epsilon, int decoupled, int bias_correction, int weight_dtype, int moment_dtype, int masters, OpsStream stream)
+     * int ops_adam_ranges(const OpsAdamRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step, const float *gradient_scale, const int32_t *skip, float beta1, float beta2, float epsilon, int decoupled, int bias_correction, int gradient_dtype, int weight_dtype, int moment_dtype, int masters, OpsStream stream)
      * }
      */
     public static MemorySegment ops_adam_ranges$address() {
@@ -3985,16 +3987,16 @@ public class Ops extends Ops$shared {
 
     /**
      * {@snippet lang=c :
-     * int ops_adam_ranges(const OpsAdamRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step, const float *gradient_scale, const int32_t *skip, float beta1, float beta2, float epsilon, int decoupled, int bias_correction, int weight_dtype, int moment_dtype, int masters, OpsStream stream)
+     * int ops_adam_ranges(const OpsAdamRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step, const float *gradient_scale, const int32_t *skip, float beta1, float beta2, float epsilon, int decoupled, int bias_correction, int gradient_dtype, int weight_dtype, int moment_dtype, int masters, OpsStream stream)
      * }
      */
-    public static int ops_adam_ranges(long ranges, long range_count, long blocks, long step, long gradient_scale, long skip, float beta1, float beta2, float epsilon, int decoupled, int bias_correction, int weight_dtype, int moment_dtype, int masters, MemorySegment stream) {
+    public static int ops_adam_ranges(long ranges, long range_count, long blocks, long step, long gradient_scale, long skip, float beta1, float beta2, float epsilon, int decoupled, int bias_correction, int gradient_dtype, int weight_dtype, int moment_dtype, int masters, MemorySegment stream) {
         var mh$ = ops_adam_ranges.HANDLE;
         try {
             if (TRACE_DOWNCALLS) {
-                traceDowncall("ops_adam_ranges", ranges, range_count, blocks, step, gradient_scale, skip, beta1, beta2, epsilon, decoupled, bias_correction, weight_dtype, moment_dtype, masters, stream);
+                traceDowncall("ops_adam_ranges", ranges, range_count, blocks, step, gradient_scale, skip, beta1, beta2, epsilon, decoupled, bias_correction, gradient_dtype, weight_dtype, moment_dtype, masters, stream);
             }
-            return (int)mh$.invokeExact(ranges, range_count, blocks, step, gradient_scale, skip, beta1, beta2, epsilon, decoupled, bias_correction, weight_dtype, moment_dtype, masters, stream);
+            return (int)mh$.invokeExact(ranges, range_count, blocks, step, gradient_scale, skip, beta1, beta2, epsilon, decoupled, bias_correction, gradient_dtype, weight_dtype, moment_dtype, masters, stream);
         } catch (Error | RuntimeException ex) {
            throw ex;
         } catch (Throwable ex$) {
@@ -4092,6 +4094,7 @@ public class Ops extends Ops$shared {
             Ops.C_INT,
             Ops.C_INT,
             Ops.C_INT,
+            Ops.C_INT,
             Ops.C_POINTER
         );
 
@@ -4103,7 +4106,7 @@ public class Ops extends Ops$shared {
     /**
      * Function descriptor for:
      * {@snippet lang=c :
-     * int ops_optimizer_step(const OpsStepRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step, const float *gradient_scale, const int32_t *skip, int method, float beta1, float beta2, float epsilon, int decoupled, int bias_correction, int weight_dtype, int state_dtype, int masters, OpsStream stream)
+     * int ops_optimizer_step(const OpsStepRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step, const float *gradient_scale, const int32_t *skip, int method, float beta1, float beta2, float epsilon, int decoupled, int bias_correction, int gradient_dtype, int weight_dtype, int state_dtype, int masters, OpsStream stream)
      * }
      */
     public static FunctionDescriptor ops_optimizer_step$descriptor() {
@@ -4113,7 +4116,7 @@ public class Ops extends Ops$shared {
     /**
      * Downcall method handle for:
      * {@snippet lang=c :
-     * int ops_optimizer_step(const OpsStepRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step, const float *gradient_scale, const int32_t *skip, int method, float beta1, float beta2, float epsilon, int decoupled, int bias_correction, int weight_dtype, int state_dtype, int masters, OpsStream stream)
+     * int ops_optimizer_step(const OpsStepRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step, const float *gradient_scale, const int32_t *skip, int method, float beta1, float beta2, float epsilon, int decoupled, int bias_correction, int gradient_dtype, int weight_dtype, int state_dtype, int masters, OpsStream stream)
      * }
      */
     public static MethodHandle ops_optimizer_step$handle() {
@@ -4123,7 +4126,7 @@ public class Ops extends Ops$shared {
     /**
      * Address for:
      * {@snippet lang=c :
-     * int ops_optimizer_step(const OpsStepRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step, const float *gradient_scale, const int32_t *skip, int method, float beta1, float beta2, float epsilon, int decoupled, int bias_correction, int weight_dtype, int state_dtype, int masters, OpsStream stream)
+     * int ops_optimizer_step(const OpsStepRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step, const float *gradient_scale, const int32_t *skip, int method, float beta1, float beta2, float epsilon, int decoupled, int bias_correction, int gradient_dtype, int weight_dtype, int state_dtype, int masters, OpsStream stream)
      * }
      */
     public static MemorySegment ops_optimizer_step$address() {
@@ -4132,16 +4135,16 @@ public class Ops extends Ops$shared {
 
     /**
      * {@snippet lang=c :
-     * int ops_optimizer_step(const OpsStepRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step, const float *gradient_scale, const int32_t *skip, int method, float beta1, float beta2, float epsilon, int decoupled, int bias_correction, int weight_dtype, int state_dtype, int masters, OpsStream stream)
+     * int ops_optimizer_step(const OpsStepRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step, const float *gradient_scale, const int32_t *skip, int method, float beta1, float beta2, float epsilon, int decoupled, int bias_correction, int gradient_dtype, int weight_dtype, int state_dtype, int masters, OpsStream stream)
      * }
      */
-    public static int ops_optimizer_step(long ranges, long range_count, long blocks, long step, long gradient_scale, long skip, int method, float beta1, float beta2, float epsilon, int decoupled, int bias_correction, int weight_dtype, int state_dtype, int masters, MemorySegment stream) {
+    public static int ops_optimizer_step(long ranges, long range_count, long blocks, long step, long gradient_scale, long skip, int method, float beta1, float beta2, float epsilon, int decoupled, int bias_correction, int gradient_dtype, int weight_dtype, int state_dtype, int masters, MemorySegment stream) {
         var mh$ = ops_optimizer_step.HANDLE;
         try {
             if (TRACE_DOWNCALLS) {
-                traceDowncall("ops_optimizer_step", ranges, range_count, blocks, step, gradient_scale, skip, method, beta1, beta2, epsilon, decoupled, bias_correction, weight_dtype, state_dtype, masters, stream);
+                traceDowncall("ops_optimizer_step", ranges, range_count, blocks, step, gradient_scale, skip, method, beta1, beta2, epsilon, decoupled, bias_correction, gradient_dtype, weight_dtype, state_dtype, masters, stream);
             }
-            return (int)mh$.invokeExact(ranges, range_count, blocks, step, gradient_scale, skip, method, beta1, beta2, epsilon, decoupled, bias_correction, weight_dtype, state_dtype, masters, stream);
+            return (int)mh$.invokeExact(ranges, range_count, blocks, step, gradient_scale, skip, method, beta1, beta2, epsilon, decoupled, bias_correction, gradient_dtype, weight_dtype, state_dtype, masters, stream);
         } catch (Error | RuntimeException ex) {
            throw ex;
         } catch (Throwable ex$) {

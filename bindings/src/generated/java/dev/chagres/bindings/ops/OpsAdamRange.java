@@ -15,7 +15,7 @@ import static java.lang.foreign.MemoryLayout.PathElement.*;
 /**
  * {@snippet lang=c :
  * struct OpsAdamRange {
- *     const float *gradient;
+ *     const void *gradient;
  *     void *weight;
  *     void *mean;
  *     void *square;
@@ -58,7 +58,7 @@ public class OpsAdamRange {
     /**
      * Layout for field:
      * {@snippet lang=c :
-     * const float *gradient
+     * const void *gradient
      * }
      */
     public static final OfLong gradient$layout() {
@@ -70,7 +70,7 @@ public class OpsAdamRange {
     /**
      * Offset for field:
      * {@snippet lang=c :
-     * const float *gradient
+     * const void *gradient
      * }
      */
     public static final long gradient$offset() {
@@ -80,7 +80,7 @@ public class OpsAdamRange {
     /**
      * Getter for field:
      * {@snippet lang=c :
-     * const float *gradient
+     * const void *gradient
      * }
      */
     public static long gradient(MemorySegment struct) {
@@ -90,7 +90,7 @@ public class OpsAdamRange {
     /**
      * Setter for field:
      * {@snippet lang=c :
-     * const float *gradient
+     * const void *gradient
      * }
      */
     public static void gradient(MemorySegment struct, long fieldValue) {

@@ -15,7 +15,7 @@ import static java.lang.foreign.MemoryLayout.PathElement.*;
 /**
  * {@snippet lang=c :
  * struct OpsStepRange {
- *     const float *gradient;
+ *     const void *gradient;
  *     void *weight;
  *     void *master;
  *     void *first;
@@ -64,7 +64,7 @@ public class OpsStepRange {
     /**
      * Layout for field:
      * {@snippet lang=c :
-     * const float *gradient
+     * const void *gradient
      * }
      */
     public static final OfLong gradient$layout() {
@@ -76,7 +76,7 @@ public class OpsStepRange {
     /**
      * Offset for field:
      * {@snippet lang=c :
-     * const float *gradient
+     * const void *gradient
      * }
      */
     public static final long gradient$offset() {
@@ -86,7 +86,7 @@ public class OpsStepRange {
     /**
      * Getter for field:
      * {@snippet lang=c :
-     * const float *gradient
+     * const void *gradient
      * }
      */
     public static long gradient(MemorySegment struct) {
@@ -96,7 +96,7 @@ public class OpsStepRange {
     /**
      * Setter for field:
      * {@snippet lang=c :
-     * const float *gradient
+     * const void *gradient
      * }
      */
     public static void gradient(MemorySegment struct, long fieldValue) {
