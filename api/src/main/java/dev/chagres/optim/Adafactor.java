@@ -171,6 +171,7 @@ public final class Adafactor extends FlatOptimizer {
     public Adafactor(Parameters parameters, Config config, List<ParameterGroup> groups) {
         List<String> vectors = Checks.given("config", config).beta1() > 0 ? List.of(".exp_avg") : List.of();
         OptimizerState.Masters masters = MasterCopies.of(parameters, config.masters());
+        ensureFloat32Gradients(parameters);
         super(parameters, config, groups, config.weightDecay(), DType.FLOAT32, vectors, masters);
         method = config.step();
         moments = begun(() -> new FactoredMoments(parameters, state));

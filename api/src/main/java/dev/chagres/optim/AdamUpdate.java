@@ -52,7 +52,7 @@ final class AdamUpdate {
         return "ops_adam_ranges, " + StepUpdate.counted(count, "range") + " in "
                 + StepUpdate.counted(tables.size(), "call") + ": moments of "
                 + config.momentDType() + ", masters " + config.masters()
-                + ", weights in the same kernel. Not TE's: with numbers on the device and gradients of FLOAT32 it keeps no masters"
-                + " beside weights of 16 bits, no moments of BFLOAT16 and no remainders";
+                + ", weights in the same kernel. Not TE's: with numbers on the device it keeps no moments of BFLOAT16, no remainders,"
+                + " and beside gradients of FLOAT32 no masters of weights of 16 bits";
     }
 }

@@ -246,7 +246,7 @@ public final class AdamW extends FlatOptimizer {
 
     /** Returns the bytes of two moments and the masters. */
     private static long hostBytes(Parameters parameters, Config config, List<UpdateRange> ranges) {
-        long count = parameters.gradients().count();
+        long count = parameters.gradientCount();
         long masters = ranges.stream().allMatch(UpdateRange::isFloat32)
                 ? Float.BYTES
                 : count * (config.masters() == Masters.REMAINDER ? Short.BYTES : Float.BYTES);

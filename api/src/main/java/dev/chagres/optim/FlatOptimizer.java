@@ -78,6 +78,21 @@ abstract class FlatOptimizer implements Optimizer {
         }
     }
 
+    /**
+     * Checks that gradients of products have no type of their own.
+     *
+     * @throws IllegalArgumentException when they have
+     */
+    static void ensureFloat32Gradients(Parameters parameters) {
+        for (Tensor vector : Checks.given("parameters", parameters).gradientVectors()) {
+            if (vector.dtype() != DType.FLOAT32) {
+                throw new IllegalArgumentException("parameters: expected FLOAT32 gradients, got those of products in "
+                        + vector.dtype() + "; call plan.productGradients(DType.FLOAT32), or take AdamW, SGD, Lion or"
+                        + " ScheduleFreeAdamW");
+            }
+        }
+    }
+
     /** Checks what an optimizer is made with, and returns its groups. */
     private static List<ParameterGroup> check(Parameters parameters, Object config, List<ParameterGroup> groups) {
         Checks.given("parameters", parameters, "config", config);

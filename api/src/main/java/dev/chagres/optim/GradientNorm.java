@@ -12,6 +12,10 @@ import dev.chagres.ops.Clip;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.te.MultiTensor;
 import dev.chagres.te.TensorLists;
+import java.util.ArrayList;
+import java.util.EnumMap;
+import java.util.List;
+import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -33,7 +37,12 @@ public final class GradientNorm {
     private final Parameters parameters;
     private final float maxNorm;
     private final @Nullable LossScaler scaler;
-    private final TensorLists lists;
+    /** The gradients of each type that this rank counts. */
+    private final List<TensorLists> lists = new ArrayList<>();
+    /** The norm of each, where there are several, and a list of these. */
+    private final List<Tensor> norms = new ArrayList<>();
+
+    private final @Nullable TensorLists listOfNorms;
     private final Tensor partials;
     private final Tensor norm;
     private final Tensor skip;
@@ -84,14 +93,26 @@ public final class GradientNorm {
         this.maxNorm = maxNorm;
         this.scaler = scaler;
         Scope scope = parameters.scope();
-        Tensor[] counted = parameters.access().counted(scope).toArray(Tensor[]::new);
+        Map<DType, List<Tensor>> counted = new EnumMap<>(Map.of(DType.FLOAT32, new ArrayList<>()));
+        for (Tensor gradient : parameters.access().counted(scope)) {
+            counted.computeIfAbsent(gradient.dtype(), _ -> new ArrayList<>()).add(gradient);
+        }
         partials = scope.tensor(DType.FLOAT32, MultiTensor.NORM_PARTIALS);
         norm = scope.tensor(DType.FLOAT32, 1);
         skip = scope.tensor(DType.INT32, 1);
         scale = scope.tensor(DType.FLOAT32, 1);
         skip.zero(scope.stream());
-        lists = TensorLists.of(counted);
-        parameters.adopt(lists);
+        for (List<Tensor> ofType : counted.values()) {
+            lists.add(adopted(ofType));
+            norms.add(counted.size() == 1 ? norm : scope.tensor(DType.FLOAT32, 1));
+        }
+        listOfNorms = counted.size() == 1 ? null : adopted(norms);
+    }
+
+    private TensorLists adopted(List<Tensor> tensors) {
+        TensorLists made = TensorLists.of(tensors.toArray(Tensor[]::new));
+        parameters.adopt(made);
+        return made;
     }
 
     /**
@@ -106,7 +127,12 @@ public final class GradientNorm {
         Checks.on(stream, "parameters", parameters.gradients());
         parameters.completeGradients();
         skip.zero(stream);
-        MultiTensor.l2norm(skip, lists, partials, norm, stream);
+        for (int i = 0; i < lists.size(); i++) {
+            MultiTensor.l2norm(skip, lists.get(i), partials, norms.get(i), stream);
+        }
+        if (listOfNorms != null) {
+            MultiTensor.l2norm(skip, listOfNorms, partials, norm, stream);
+        }
         parameters.access().normOverRanks(norm, skip);
         if (scaler == null) {
             Clip.clipScale(norm, maxNorm, scale, stream);

@@ -90,7 +90,7 @@ abstract class MasterCopies implements StepWork {
 
     /** Returns the first element of a parameter in the order of the gradients. */
     final long offset(Parameter parameter) {
-        return UpdateRange.offset(parameters, parameter);
+        return parameters.access().gradientOffset(parameter);
     }
 
     /**
@@ -106,8 +106,7 @@ abstract class MasterCopies implements StepWork {
             // As long as the gradients; elements whose weights are FLOAT32 are not used. Without 16-bit weights one
             // element.
             boolean needed = ranges.stream().anyMatch(range -> !range.isFloat32());
-            Tensor masters =
-                    OptimizerState.zeros(needed ? parameters.gradients().count() : 1, scope);
+            Tensor masters = OptimizerState.zeros(needed ? parameters.gradientCount() : 1, scope);
             super(parameters, new StateVector(StateVector.MASTER, masters, 1), scope);
             List<UpdateRange> run = new ArrayList<>();
             for (UpdateRange range : ranges) {
@@ -159,8 +158,7 @@ abstract class MasterCopies implements StepWork {
             }
             // Two bytes an element, in the order of the gradients. Without 16-bit weights one element.
             boolean needed = ranges.stream().anyMatch(range -> !range.isFloat32());
-            Tensor bytes = scope.tensor(
-                    DType.BYTE, BYTES * (needed ? parameters.gradients().count() : 1));
+            Tensor bytes = scope.tensor(DType.BYTE, BYTES * (needed ? parameters.gradientCount() : 1));
             super(parameters, new StateVector(StateVector.REMAINDER, bytes, BYTES), scope);
         }
 

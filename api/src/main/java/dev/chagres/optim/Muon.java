@@ -179,6 +179,7 @@ public final class Muon extends FlatOptimizer {
     public Muon(Parameters parameters, Config config, List<ParameterGroup> groups) {
         AdamW.Config others = Checks.given("config", config).others();
         OptimizerState.Masters masters = MasterCopies.of(parameters, others.masters());
+        ensureFloat32Gradients(parameters);
         super(parameters, config, groups, config.weightDecay(), DType.FLOAT32, VECTORS, masters);
         List<MatrixPart> parts = begun(() -> parameters.all().stream()
                 .filter(config::takes)

@@ -85,7 +85,7 @@ final class OffloadedUpdate implements AutoCloseable {
             up = opened.add(device.openStream());
             down = opened.add(device.openStream());
             begun = opened.add(device.openEvent());
-            long count = parameters.gradients().count();
+            long count = parameters.gradientCount();
             for (StateVector vector : state.vectors()) {
                 if (vector.elements().count() >= count * vector.width()) { // masters of FLOAT32 weights are none
                     vectors.add(new Stored(vector.elements(), vector.width()));

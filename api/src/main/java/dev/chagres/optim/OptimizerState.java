@@ -79,7 +79,7 @@ final class OptimizerState implements AutoCloseable {
         try {
             host = hostBytes == 0 ? scope : onHost(stream, hostBytes);
             kept = host;
-            long count = parameters.gradients().count();
+            long count = parameters.gradientCount();
             for (String ending : endings) {
                 vectors.add(new StateVector(ending, kept.tensor(dtype, count), 1));
                 if (dtype == DType.BYTE) {
@@ -146,7 +146,7 @@ final class OptimizerState implements AutoCloseable {
 
     /** Returns this rank's gradients of a range. */
     Tensor gradients(UpdateRange range) {
-        return scope.view(parameters.gradients(), range.gradientOffset(), range.count());
+        return range.gradients(scope);
     }
 
     /** Returns a vector, by its place in {@link #vectors} after the masters. */

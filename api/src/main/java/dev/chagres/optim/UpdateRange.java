@@ -9,7 +9,7 @@ import dev.chagres.parameter.ParameterRange.Decay;
 import dev.chagres.parameter.Parameters;
 import java.util.ArrayList;
 import java.util.Comparator;
-import java.util.EnumMap;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.function.Function;
@@ -19,50 +19,68 @@ import java.util.function.Function;
  *
  * <p>Threading: immutable.
  *
- * @param weights the vector of all weights of one type
- * @param weightOffset first element in {@code weights}
- * @param gradientOffset first element in the gradients, and in what is kept in their order
+ * @param whole the range of the parameters that has them
+ * @param first the first of them in it
  * @param count elements, with those between parameters, which are 0 and stay so
  * @param group the number of the group, 0 for what belongs to none
  * @param weightDecay at least 0
  */
-record UpdateRange(Tensor weights, long weightOffset, long gradientOffset, long count, int group, float weightDecay) {
+record UpdateRange(ParameterRange whole, long first, long count, int group, float weightDecay) {
+    /** The types that all rows of a table have in common. */
+    private record Types(DType weights, DType gradients) {}
+
+    /** Returns the vector of all weights of the type. */
+    Tensor weights() {
+        return whole.weights();
+    }
+
+    /** Returns the first element in {@link #weights()}. */
+    long weightOffset() {
+        return whole.weightOffset() + first;
+    }
+
+    /** Returns the first element in the order of all gradients, and in what is kept in it. */
+    long gradientOffset() {
+        return whole.gradientOffset() + first;
+    }
+
     boolean isFloat32() {
-        return weights.dtype() == DType.FLOAT32;
+        return weights().dtype() == DType.FLOAT32;
     }
 
     /** Returns whether {@code next} begins where this ends, in weights and gradients. */
     boolean endsAt(UpdateRange next) {
-        return next.weights == weights
-                && next.weightOffset == weightOffset + count
-                && next.gradientOffset == gradientOffset + count;
+        return next.weights() == weights()
+                && next.weightOffset() == weightOffset() + count
+                && next.gradientOffset() == gradientOffset() + count;
     }
 
     /** Returns a view of the weights. */
     Tensor weights(Scope scope) {
-        return scope.view(weights, weightOffset, count);
+        return scope.view(weights(), weightOffset(), count);
+    }
+
+    /** Returns a view of the gradients. */
+    Tensor gradients(Scope scope) {
+        return scope.view(whole.gradients(), first, count);
     }
 
     /** Returns the elements from {@code begin} to before {@code end} in the order of the gradients; perhaps none. */
     UpdateRange within(long begin, long end) {
-        long first = Math.max(0, begin - gradientOffset);
-        long rest = Math.max(0, Math.min(count, end - gradientOffset) - first);
-        return new UpdateRange(weights, weightOffset + first, gradientOffset + first, rest, group, weightDecay);
+        long skipped = Math.max(0, begin - gradientOffset());
+        long rest = Math.max(0, Math.min(count, end - gradientOffset()) - skipped);
+        return new UpdateRange(whole, first + skipped, rest, group, weightDecay);
     }
 
-    /** Returns a table for each type of weights, of the rows that ranges of it have. */
+    /** Returns a table for each type of weights and of gradients, of the rows that ranges of it have. */
     static <R, T> List<T> tables(List<UpdateRange> ranges, Function<UpdateRange, R> row, Function<List<R>, T> table) {
-        Map<DType, List<R>> byType = new EnumMap<>(DType.class);
+        Map<Types, List<R>> byType = new LinkedHashMap<>();
         for (UpdateRange range : ranges) {
-            byType.computeIfAbsent(range.weights.dtype(), _ -> new ArrayList<>())
-                    .add(row.apply(range));
+            Types types =
+                    new Types(range.weights().dtype(), range.whole.gradients().dtype());
+            byType.computeIfAbsent(types, _ -> new ArrayList<>()).add(row.apply(range));
         }
         return byType.values().stream().map(table).toList();
-    }
-
-    /** Returns the first element of a trained parameter in the order of the gradients. */
-    static long offset(Parameters parameters, Parameter parameter) {
-        return (parameter.gradient().address() - parameters.gradients().address()) / Float.BYTES;
     }
 
     /** The first element of this rank's gradient of a trained parameter, and the number of the parameter's group. */
@@ -79,7 +97,8 @@ record UpdateRange(Tensor weights, long weightOffset, long gradientOffset, long 
         List<Member> members = groups.isEmpty() ? List.of() : members(parameters, groups);
         for (ParameterRange range : parameters.ranges()) {
             if (groups.isEmpty()) {
-                ranges.add(piece(range, 0, range.count(), 0, range.decay() == Decay.DECAYED ? weightDecay : 0));
+                float decay = range.decay() == Decay.DECAYED ? weightDecay : 0;
+                ranges.add(new UpdateRange(range, 0, range.count(), 0, decay));
             } else {
                 divide(range, weightDecay, groups, members, ranges);
             }
@@ -119,16 +138,6 @@ record UpdateRange(Tensor weights, long weightOffset, long gradientOffset, long 
         }
     }
 
-    private static UpdateRange piece(ParameterRange range, long first, long end, int group, float weightDecay) {
-        return new UpdateRange(
-                range.weights(),
-                range.weightOffset() + first,
-                range.gradientOffset() + first,
-                end - first,
-                group,
-                weightDecay);
-    }
-
     /** Splits a range at parameters of another group. */
     private static void divide(
             ParameterRange range,
@@ -146,7 +155,8 @@ record UpdateRange(Tensor weights, long weightOffset, long gradientOffset, long 
             boolean last = i + 1 == inside.size();
             if (last || inside.get(i + 1).group != group) {
                 long end = last ? range.count() : inside.get(i + 1).offset - begin;
-                ranges.add(piece(range, first, end, group, decay(range, weightDecay, groups, group)));
+                float decay = decay(range, weightDecay, groups, group);
+                ranges.add(new UpdateRange(range, first, end - first, group, decay));
                 first = end;
             }
         }

@@ -46,7 +46,7 @@ final class WeightAverage extends MasterCopies {
     /** Allocates averages in the scope of {@code state}. */
     WeightAverage(Parameters parameters, OptimizerState state, float decay) {
         Scope scope = state.scope;
-        Tensor averages = OptimizerState.zeros(parameters.gradients().count(), scope);
+        Tensor averages = OptimizerState.zeros(parameters.gradientCount(), scope);
         super(parameters, new StateVector(ENDING, averages, 1), scope);
         this.state = state;
         scale = state.numbers.rate(0);

@@ -1,5 +1,6 @@
 package dev.chagres.parameter;
 
+import dev.chagres.DType;
 import dev.chagres.Shape;
 import dev.chagres.internal.Checks;
 import dev.chagres.parallel.ContextParallel;
@@ -47,6 +48,7 @@ final class Declarations {
     private long count;
     private int ranks = 1;
     private int alignment = ParameterLayout.ALIGNMENT;
+    private DType productGradients = DType.FLOAT32;
 
     Declarations(TensorParallel tensorParallel, ContextParallel contextParallel) {
         this(tensorParallel, contextParallel, new PlanClaim());
@@ -208,6 +210,7 @@ final class Declarations {
         part.sites.addAll(sites);
         part.ranks = ranks;
         part.alignment = alignment;
+        part.productGradients = productGradients;
         return part;
     }
 
@@ -227,6 +230,15 @@ final class Declarations {
 
     void alignTo(int elements) {
         alignment = elements;
+    }
+
+    /** Returns the type of gradients that products alone write. */
+    DType productGradients() {
+        return productGradients;
+    }
+
+    void productGradients(DType dtype) {
+        productGradients = dtype;
     }
 
     /** Returns the parameters whose names begin with {@code prefix}, in the order of their declaration. */

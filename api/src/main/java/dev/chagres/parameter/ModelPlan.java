@@ -419,6 +419,25 @@ public final class ModelPlan {
         return declared.alignment();
     }
 
+    /**
+     * Keeps gradients that {@linkplain Parameter#isWrittenByProducts only matrix products write} in {@code dtype}, where the weight has this
+     * type: two bytes an element instead of four. Products round them, and round the sum anew for each micro-batch, as PyTorch does with
+     * weights of 16 bits; with many micro-batches FLOAT32 loses less. Others stay FLOAT32. For parameters of one rank, or of tensor-parallel
+     * ranks; strategies have a {@code reduceType} instead. Optimizers but {@code Adafactor} and {@code Muon} take such gradients.
+     *
+     * {@snippet file="dev/chagres/parameter/ProductGradientVectorsTest.java" region="productGradients"}
+     *
+     * @param dtype FLOAT32, which is without this call, BFLOAT16 or FLOAT16
+     * @throws IllegalArgumentException when it is another type
+     */
+    public void productGradients(DType dtype) {
+        declared.productGradients(floats(dtype));
+    }
+
+    DType productGradients() {
+        return declared.productGradients();
+    }
+
     PlanClaim claim() {
         return declared.claim;
     }

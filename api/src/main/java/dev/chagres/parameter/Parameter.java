@@ -239,7 +239,7 @@ public final class Parameter {
     }
 
     /**
-     * Returns the gradient, FLOAT32. For parameters that a strategy shards, the whole gradient exists from a step's first backward call
+     * Returns the gradient, FLOAT32, or as {@link ModelPlan#productGradients} says. For parameters that a strategy shards, the whole gradient exists from a step's first backward call
      * that writes it until ranks sum it; if ranks sum in the weight's type, a gradient that {@link #isWrittenByProducts} has that type.
      * {@link Parameters#gradients} has the rank's part of the sum, always FLOAT32.
      *

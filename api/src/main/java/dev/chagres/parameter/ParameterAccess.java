@@ -167,14 +167,21 @@ public final class ParameterAccess {
     }
 
     /**
-     * Checks that there is no observer of the parameters' use.
+     * Checks that there is no observer of the parameters' use, and that ranks can sum the gradients.
      *
-     * @throws IllegalStateException when there is one
+     * @throws IllegalStateException when there is one, or gradients of products have another type
      */
     public void ensureUnshared() {
+        ensureSummed();
         if (use != null) {
             throw new IllegalStateException(
                     "the parameters belong to " + use + " already; close that before another shards them");
+        }
+    }
+
+    private void ensureSummed() {
+        if (plan.productGradients() != DType.FLOAT32) {
+            throw new IllegalStateException("parameters: " + ParameterAllocation.summed(plan.productGradients()));
         }
     }
 
@@ -308,9 +315,10 @@ public final class ParameterAccess {
     /**
      * Checks that these can become the parameters of one rank of a pipeline.
      *
-     * @throws IllegalStateException when they are already, or a norm uses the gradients already
+     * @throws IllegalStateException when they are already, a norm uses the gradients already, or gradients of products have another type
      */
     public void ensureUnstaged() {
+        ensureSummed();
         if (stages != null) {
             throw new IllegalStateException("the parameters belong to " + stages
                     + " already, even after that is closed; allocate new Parameters of the same part");
@@ -344,20 +352,21 @@ public final class ParameterAccess {
     /**
      * Returns the gradients that this rank counts in a norm over all ranks, so that each element is counted once: among tensor-parallel
      * ranks, rank 0 counts all of its gradients and the others only those that are split; a parameter on several stages of a pipeline
-     * counts at its first stage; and of sharded gradients each rank counts its part. None is longer than 2^30 elements.
+     * counts at its first stage; and of sharded gradients each rank counts its part. None is longer than 2^30 elements. Gradients of products
+     * may have a type of their own.
      *
      * @param scope hands out the views
      */
     public List<Tensor> counted(Scope scope) {
         Checks.given("scope", scope);
-        Tensor gradients = parameters.gradients(); // refuses closed parameters
+        parameters.ensureOpen();
         List<Tensor> pieces = new ArrayList<>();
         counted = true;
         boolean first = parameters.tensorParallel().rank() == 0;
         PipelineStages present = stages;
         // The padding between sharded parameters may hold values of another group.
         if (shard == null && first && (present == null || present.countsAll())) {
-            addPieces(gradients, scope, pieces);
+            parameters.gradientVectors().forEach(vector -> addPieces(vector, scope, pieces));
             return pieces;
         }
         for (Parameter parameter : parameters.all()) {
@@ -420,10 +429,13 @@ public final class ParameterAccess {
     }
 
     /**
-     * For optimizers: returns the first element, in {@link Parameters#gradients}, of this rank's part of a parameter's gradient; -1 if it
-     * has none.
+     * For optimizers: returns the first element, in the order of all gradients, of this rank's part of a parameter's gradient; -1 if it has
+     * none.
      */
     public long gradientOffset(Parameter parameter) {
+        if (shard == null) {
+            return Checks.given("parameter", parameter).isTrained() ? parameter.gradientOffset() : -1;
+        }
         try (Scope views = parameters.scope().open()) {
             Tensor kept = gradient(Checks.given("parameter", parameter), views);
             return kept == null ? -1 : (kept.address() - parameters.gradients().address()) / Float.BYTES;

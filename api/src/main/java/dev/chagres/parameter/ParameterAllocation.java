@@ -44,7 +44,16 @@ final class ParameterAllocation {
             throw new IllegalArgumentException("plan: expected one padded for " + parts + " ranks, got " + plan.ranks()
                     + "; call plan.padGroups(" + parts + ")");
         }
+        if (plan.productGradients() != DType.FLOAT32) {
+            throw new IllegalArgumentException("plan: " + summed(plan.productGradients()));
+        }
         return allocate(device, plan, dtype, seed, WeightStorage.MODEL_TYPE, shard, weightMemory, Beginning.DRAWN);
+    }
+
+    /** Says that ranks sum gradients, but not those of another type. */
+    static String summed(DType gradients) {
+        return "expected FLOAT32 gradients, which ranks sum, got those of products in " + gradients
+                + "; call plan.productGradients(DType.FLOAT32) and choose the strategy's reduceType";
     }
 
     static Parameters allocate(

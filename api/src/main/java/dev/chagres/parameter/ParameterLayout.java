@@ -4,13 +4,16 @@ import dev.chagres.DType;
 import dev.chagres.parameter.ParameterRange.Decay;
 import java.util.ArrayList;
 import java.util.EnumMap;
+import java.util.EnumSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 
 /**
  * The memory layout of a plan's parameters: group by group; in a group first those with weight decay, then those without, then frozen ones.
- * Each type has its own vector. Gradients of trained parameters have the same order in one vector.
+ * Each type has its own vector. Gradients of trained parameters have the same order, in one vector or, where those that products write
+ * have another type, in two.
  *
  * <p>Threading: immutable.
  */
@@ -20,20 +23,40 @@ final class ParameterLayout {
 
     private static final int NO_GRADIENT = -1;
 
-    /** First elements of one parameter. */
-    record Place(DType dtype, long weight, long gradient) {
+    /**
+     * First elements of one parameter.
+     *
+     * @param gradient in the order of all gradients
+     * @param gradientType type of the gradient
+     * @param ofType first element among gradients of that type
+     */
+    record Place(DType dtype, long weight, long gradient, DType gradientType, long ofType) {
         boolean isTrained() {
             return gradient != NO_GRADIENT;
         }
     }
 
     /** A {@link ParameterRange} before its vector has memory. */
-    record Stretch(DType dtype, long weight, long gradient, long count, Decay decay) {
+    record Stretch(DType dtype, long weight, long gradient, DType gradientType, long ofType, long count, Decay decay) {
         private boolean endsWhere(Stretch next) {
             return dtype == next.dtype
                     && decay == next.decay
+                    && gradientType == next.gradientType
                     && weight + count == next.weight
-                    && gradient + count == next.gradient;
+                    && gradient + count == next.gradient
+                    && ofType + count == next.ofType;
+        }
+
+        /** Adds it behind {@code all}, to the last one where that ends. */
+        void addTo(List<Stretch> all) {
+            Stretch last = all.isEmpty() ? null : all.getLast();
+            if (last != null && last.endsWhere(this)) {
+                all.removeLast();
+                all.add(new Stretch(
+                        dtype, last.weight, last.gradient, gradientType, last.ofType, last.count + count, decay));
+            } else {
+                all.add(this);
+            }
         }
     }
 
@@ -46,13 +69,18 @@ final class ParameterLayout {
     /** The groups, in order. */
     final List<FlatGroup> groups = new ArrayList<>();
 
+    /** The elements of the gradients of each type; FLOAT32 always is among them. */
+    final Map<DType, Long> gradientCounts = new EnumMap<>(Map.of(DType.FLOAT32, 0L));
+
     private long gradientCount;
+    private final DType productGradients;
     /** Each parameter begins at a multiple of so many elements. */
     private final long ofParameter;
 
     /** Sets how each parameter is kept. */
     ParameterLayout(ModelPlan plan, DType modelType) {
         ofParameter = plan.alignment();
+        productGradients = plan.productGradients();
         long alignment = ofParameter * plan.ranks();
         plan.groups().forEach((name, group) -> {
             long first = gradientCount;
@@ -81,9 +109,10 @@ final class ParameterLayout {
         long first = weightCounts.getOrDefault(dtype, 0L);
         long gradient = gradientCount;
         List<Parameter> trained = members.stream().filter(p -> !p.isFrozen()).toList();
-        layTrained(dtype, trained.stream().filter(Parameter::decays).toList(), Decay.DECAYED, 1);
+        Set<DType> gradientTypes = EnumSet.of(DType.FLOAT32, productGradients);
+        gradientTypes.forEach(type -> layTrained(dtype, trained, Decay.DECAYED, type, 1));
         long decayed = gradientCount - gradient;
-        layTrained(dtype, trained.stream().filter(p -> !p.decays()).toList(), Decay.KEPT, alignment);
+        gradientTypes.forEach(type -> layTrained(dtype, trained, Decay.KEPT, type, alignment));
         long weight = weightCounts.getOrDefault(dtype, 0L);
         if (weight > first) {
             pieces.add(new FlatParameter(dtype, first, gradient, weight - first, decayed));
@@ -91,7 +120,7 @@ final class ParameterLayout {
         long frozen = weight;
         for (Parameter parameter : members) {
             if (parameter.isFrozen()) {
-                places.put(parameter, new Place(dtype, weight, NO_GRADIENT));
+                places.put(parameter, new Place(dtype, weight, NO_GRADIENT, DType.FLOAT32, NO_GRADIENT));
                 weight += room(parameter);
             }
         }
@@ -102,30 +131,33 @@ final class ParameterLayout {
         }
     }
 
-    /** Lays members side by side and rounds the end of the weights up to {@code alignment}. */
-    private void layTrained(DType dtype, List<Parameter> members, Decay decay, long alignment) {
+    /** Lays members side by side whose gradients have this type, and rounds the end of the weights up to {@code alignment}. */
+    private void layTrained(DType dtype, List<Parameter> trained, Decay decay, DType gradientType, long alignment) {
         long first = weightCounts.getOrDefault(dtype, 0L);
+        long ofType = gradientCounts.getOrDefault(gradientType, 0L);
         long count = 0;
-        for (Parameter parameter : members) {
-            places.put(parameter, new Place(dtype, first + count, gradientCount + count));
-            count += room(parameter);
+        for (Parameter parameter : trained) {
+            if (parameter.decays() == (decay == Decay.DECAYED) && gradientType(dtype, parameter) == gradientType) {
+                places.put(
+                        parameter,
+                        new Place(dtype, first + count, gradientCount + count, gradientType, ofType + count));
+                count += room(parameter);
+            }
         }
         count = aligned(first + count, alignment) - first;
         if (count > 0) {
-            add(new Stretch(dtype, first, gradientCount, count, decay));
+            new Stretch(dtype, first, gradientCount, gradientType, ofType, count, decay).addTo(stretches);
             weightCounts.put(dtype, first + count);
+            gradientCounts.put(gradientType, ofType + count);
             gradientCount += count;
         }
     }
 
-    private void add(Stretch next) {
-        Stretch last = stretches.isEmpty() ? null : stretches.getLast();
-        if (last != null && last.endsWhere(next)) {
-            stretches.removeLast();
-            stretches.add(new Stretch(last.dtype, last.weight, last.gradient, last.count + next.count, last.decay));
-        } else {
-            stretches.add(next);
-        }
+    /** Returns the type of the gradient of a parameter whose weight has {@code dtype}. */
+    private DType gradientType(DType dtype, Parameter parameter) {
+        return dtype == productGradients && parameter.isWrittenByProducts() && !parameter.isPartial()
+                ? productGradients
+                : DType.FLOAT32;
     }
 
     /** Returns the elements laid out for a parameter: some for one without elements, too, so that a piece holds it. */
@@ -135,10 +167,5 @@ final class ParameterLayout {
 
     private static long aligned(long count, long alignment) {
         return (count + alignment - 1) / alignment * alignment;
-    }
-
-    /** Returns the elements of all gradients. */
-    long gradientCount() {
-        return gradientCount;
     }
 }

@@ -10,14 +10,20 @@ import dev.chagres.internal.Checks;
  *
  * @param weights the vector of all weights of one type
  * @param weightOffset first element in {@code weights}
- * @param gradientOffset first element in {@link Parameters#gradients()}
- * @param count elements, including those between parameters, which are always 0
+ * @param gradients those of the range, [count], FLOAT32 or as {@link ModelPlan#productGradients} says; elements between parameters are
+ *     always 0
+ * @param gradientOffset first element in the order of all gradients, which optimizers keep their states in
  * @param decay whether weight decay applies
  */
-public record ParameterRange(Tensor weights, long weightOffset, long gradientOffset, long count, Decay decay) {
+public record ParameterRange(Tensor weights, long weightOffset, Tensor gradients, long gradientOffset, Decay decay) {
     /** Checks that everything is there. */
     public ParameterRange {
-        Checks.given("weights", weights, "decay", decay);
+        Checks.given("weights", weights, "gradients", gradients, "decay", decay);
+    }
+
+    /** Returns the number of elements, with those between parameters. */
+    public long count() {
+        return gradients.count();
     }
 
     /** Whether weight decay applies. */

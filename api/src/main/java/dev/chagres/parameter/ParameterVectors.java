@@ -9,16 +9,18 @@ import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.SharedMemory;
 import dev.chagres.nccl.CollectiveMemory;
+import dev.chagres.parameter.ParameterLayout.Stretch;
 import dev.chagres.parameter.ParameterShard.Part;
 import java.util.EnumMap;
 import java.util.List;
 import java.util.Map;
 import java.util.function.Function;
+import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The memory of a model's parameters: a vector of weights for each type, and one of all gradients. Each is whole, or the part that one
- * rank keeps.
+ * The memory of a model's parameters: a vector of weights for each type, and one of gradients, or one for each of two types. Each is
+ * whole, or the part that one rank keeps.
  *
  * <p>Threading: the device's thread.
  */
@@ -36,7 +38,12 @@ final class ParameterVectors {
     /** The same as an array, which is walked without garbage. */
     private final Tensor[] weightVectors;
 
+    /** The gradients of FLOAT32. */
     final Tensor gradients;
+    /** Those and others, by type. */
+    private final Map<DType, Tensor> ofGradients = new EnumMap<>(DType.class);
+    /** The same as a list. */
+    final List<Tensor> gradientVectors;
     /** The issue number of the gradients' memory: another one means that the scope was restarted. */
     private final int issue;
 
@@ -61,7 +68,10 @@ final class ParameterVectors {
         layout.weightCounts.forEach((type, count) -> weights.put(type, zeros(weightScope, type, count / weightParts)));
         weightVectors = weights.values().toArray(Tensor[]::new);
         scope.countedAs(MemoryUse.Holder.GRADIENTS);
-        gradients = zeros(scope, DType.FLOAT32, layout.gradientCount() / gradientParts);
+        layout.gradientCounts.forEach(
+                (type, count) -> ofGradients.put(type, zeros(scope, type, count / gradientParts)));
+        gradientVectors = List.copyOf(ofGradients.values());
+        gradients = Checks.given("gradients", ofGradients.get(DType.FLOAT32));
         issue = Inside.issue(gradients);
     }
 
@@ -73,6 +83,7 @@ final class ParameterVectors {
         shard = null;
         weightVectors = new Tensor[0];
         gradients = zeros(scope, DType.FLOAT32, 0);
+        gradientVectors = List.of(gradients);
         issue = Inside.issue(gradients);
     }
 
@@ -130,6 +141,15 @@ final class ParameterVectors {
         return Checks.given("weights", weights.get(dtype));
     }
 
+    private Tensor gradients(DType dtype) {
+        return Checks.given("gradients", ofGradients.get(dtype));
+    }
+
+    /** Returns the elements of all gradients that are kept here. */
+    long gradientCount() {
+        return gradientVectors.stream().mapToLong(Tensor::count).sum();
+    }
+
     /** Returns whether the memory is still that of these vectors: its scope was not restarted. */
     boolean isLive() {
         return !Inside.isTakenBack(gradients, issue);
@@ -137,12 +157,15 @@ final class ParameterVectors {
 
     /** Returns the stretches of trained parameters that optimizers treat alike, in the order of the gradients. */
     List<ParameterRange> ranges(ParameterLayout layout) {
-        return shard != null
-                ? ShardRanges.of(layout.groups, shard, this::weights)
-                : layout.stretches.stream()
-                        .map(s ->
-                                new ParameterRange(weights(s.dtype()), s.weight(), s.gradient(), s.count(), s.decay()))
-                        .toList();
+        List<Stretch> stretches = shard == null ? layout.stretches : ShardRanges.of(layout.groups, shard);
+        return stretches.stream()
+                .map(s -> new ParameterRange(
+                        weights(s.dtype()),
+                        s.weight(),
+                        scope.view(gradients(s.gradientType()), s.ofType(), s.count()),
+                        s.gradient(),
+                        s.decay()))
+                .toList();
     }
 
     /** Returns the weight of a parameter. */
@@ -155,12 +178,15 @@ final class ParameterVectors {
     /** Returns the gradient of a parameter; null where it has none, or gradients lie in parts on several ranks. */
     @Nullable
     Tensor gradient(Parameter parameter, ParameterLayout.Place place) {
-        return shard == null && place.isTrained() ? scope.view(gradients, place.gradient(), parameter.shape()) : null;
+        return shard == null && place.isTrained()
+                ? scope.view(gradients(place.gradientType()), place.ofType(), parameter.shape())
+                : null;
     }
 
     long byteSize() {
-        return gradients.byteSize()
-                + weights.values().stream().mapToLong(Tensor::byteSize).sum();
+        return Stream.concat(gradientVectors.stream(), weights.values().stream())
+                .mapToLong(Tensor::byteSize)
+                .sum();
     }
 
     /** Records that weights were written, but not by a method of {@link Tensor}. */

@@ -23,8 +23,8 @@ import org.jspecify.annotations.Nullable;
 // the work.
 
 /**
- * The memory of a model's parameters: a vector of weights for each type, and one vector of FLOAT32 gradients of the trained parameters.
- * Each parameter is a view of both. Groups of the plan lie side by side; inside a group, parameters with weight decay come first.
+ * The memory of a model's parameters: a vector of weights for each type, and one vector of FLOAT32 gradients of the trained parameters;
+ * those that products write may lie in a vector of another type ({@link ModelPlan#productGradients}). Each parameter is a view of both. Groups of the plan lie side by side; inside a group, parameters with weight decay come first.
  *
  * <p>This object counts steps. A gradient belongs to the step in which a backward pass wrote it: {@link #nextStep}, which
  * optimizers call, makes the next backward pass overwrite it.
@@ -216,13 +216,34 @@ public final class Parameters implements AutoCloseable {
     }
 
     /**
-     * Returns the gradients of all parameters that are trained as one vector, FLOAT32.
+     * Returns the gradients of all parameters that are trained as one vector, FLOAT32. Where {@link ModelPlan#productGradients} has given
+     * some another type, they are not among them; {@link #gradientVectors} has all.
      *
      * @throws IllegalStateException when the parameters are closed, or their scope was restarted
      */
     public Tensor gradients() {
         ensureOpen();
         return vectors.gradients;
+    }
+
+    /**
+     * Returns {@link #gradients}, and behind it the vector of those that products write in another type, if there are any.
+     *
+     * @throws IllegalStateException when the parameters are closed, or their scope was restarted
+     */
+    public List<Tensor> gradientVectors() {
+        ensureOpen();
+        return vectors.gradientVectors;
+    }
+
+    /**
+     * For optimizers: returns the number of elements of all gradients that this rank updates, with those between parameters.
+     *
+     * @throws IllegalStateException when the parameters are closed, or their scope was restarted
+     */
+    public long gradientCount() {
+        ensureOpen();
+        return vectors.gradientCount();
     }
 
     /**

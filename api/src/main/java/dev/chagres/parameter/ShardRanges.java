@@ -6,12 +6,12 @@ import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Inside;
 import dev.chagres.parallel.ParameterSplit;
+import dev.chagres.parameter.ParameterLayout.Stretch;
 import dev.chagres.parameter.ParameterRange.Decay;
 import dev.chagres.parameter.ParameterShard.Part;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.function.Function;
 import java.util.stream.LongStream;
 import org.jspecify.annotations.Nullable;
 
@@ -23,60 +23,35 @@ import org.jspecify.annotations.Nullable;
 final class ShardRanges {
     private ShardRanges() {}
 
-    /** Returns the ranges in the order of the parts of gradients; {@code vectors} has the weights of a type, whole or in part. */
-    static List<ParameterRange> of(List<FlatGroup> groups, ParameterShard shard, Function<DType, Tensor> vectors) {
-        List<ParameterRange> ranges = new ArrayList<>();
+    /** Returns the stretches of one rank's parts, in the order of the parts of gradients. */
+    static List<Stretch> of(List<FlatGroup> groups, ParameterShard shard) {
+        List<Stretch> all = new ArrayList<>();
         for (FlatGroup group : groups) {
             for (FlatParameter piece : group.pieces()) {
                 if (piece.isTrained()) {
                     long part = shard.updated().of(piece.count());
                     long begin = shard.updated().begin(piece.count());
                     long border = Math.clamp(piece.decayed(), begin, begin + part);
-                    add(ranges, range(piece, shard, vectors, begin, border, Decay.DECAYED));
-                    add(ranges, range(piece, shard, vectors, border, begin + part, Decay.KEPT));
+                    add(all, piece, shard, begin, border, Decay.DECAYED);
+                    add(all, piece, shard, border, begin + part, Decay.KEPT);
                 }
             }
         }
-        return List.copyOf(ranges);
+        return all;
     }
 
-    private static ParameterRange range(
-            FlatParameter piece,
-            ParameterShard shard,
-            Function<DType, Tensor> vectors,
-            long first,
-            long end,
-            Decay decay) {
+    private static void add(
+            List<Stretch> all, FlatParameter piece, ParameterShard shard, long first, long end, Decay decay) {
+        if (end == first) {
+            return;
+        }
         Part weights = shard.weights();
         Part updated = shard.updated();
         long weight = weights == null
                 ? piece.weightOffset() + first
                 : weights.of(piece.weightOffset()) + first - weights.begin(piece.count());
         long gradient = updated.of(piece.gradientOffset()) + first - updated.begin(piece.count());
-        return new ParameterRange(vectors.apply(piece.dtype()), weight, gradient, end - first, decay);
-    }
-
-    private static void add(List<ParameterRange> ranges, ParameterRange next) {
-        if (next.count() == 0) {
-            return;
-        }
-        ParameterRange last = ranges.isEmpty() ? null : ranges.getLast();
-        boolean joins = last != null
-                && last.weights() == next.weights()
-                && last.decay() == next.decay()
-                && last.weightOffset() + last.count() == next.weightOffset()
-                && last.gradientOffset() + last.count() == next.gradientOffset();
-        if (joins) {
-            ParameterRange before = ranges.removeLast();
-            ranges.add(new ParameterRange(
-                    before.weights(),
-                    before.weightOffset(),
-                    before.gradientOffset(),
-                    before.count() + next.count(),
-                    before.decay()));
-        } else {
-            ranges.add(next);
-        }
+        new Stretch(piece.dtype(), weight, gradient, DType.FLOAT32, gradient, end - first, decay).addTo(all);
     }
 
     /** Returns the elements of a trained parameter in {@code part} of a group's {@code gradients}, or null. */
