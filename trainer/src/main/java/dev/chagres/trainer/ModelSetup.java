@@ -9,6 +9,7 @@ import dev.chagres.mesh.MeshShape;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.OptimizerConfig;
+import dev.chagres.parameter.ModelPlan;
 import dev.chagres.pass.ActivationOffload;
 import dev.chagres.recipe.Recipe;
 import java.util.Locale;
@@ -40,12 +41,18 @@ record ModelSetup(
         ActivationOffload offload,
         @Nullable ModelFiles files) {
     /**
-     * Gradients, master weights and optimizer state are FLOAT32.
+     * Master weights, and gradients that not only products write, are FLOAT32.
      *
      * @param dtype of weights and activations
      * @param recipe of the layers' products in eight bits; null where they are computed in {@code dtype}
+     * @param productGradients type of the gradients that products alone write: FLOAT32 or {@code dtype}
      */
-    record Precision(DType dtype, @Nullable Recipe recipe) {}
+    record Precision(DType dtype, @Nullable Recipe recipe, DType productGradients) {
+        /** With FLOAT32 gradients. */
+        Precision(DType dtype, @Nullable Recipe recipe) {
+            this(dtype, recipe, DType.FLOAT32);
+        }
+    }
 
     /**
      * Clipping, then the step of an optimizer.
@@ -95,6 +102,12 @@ record ModelSetup(
                 Enqueuing.STANDARD,
                 ActivationOffload.none(),
                 null);
+    }
+
+    /** Sets in a plan that has no memory yet how its parameters are laid out. */
+    void layOut(ModelPlan plan) {
+        plan.alignParameters(updates.optimizer().alignment());
+        plan.productGradients(precision.productGradients());
     }
 
     /** Returns the same with other first weights. */

@@ -116,7 +116,7 @@ final class ModelTraining implements Training {
     static ModelTraining of(Device device, ModelSetup setup) {
         device.multiprocessorMargin(setup.enqueuing().margin());
         var plan = new ModelPlan();
-        plan.alignParameters(setup.updates().optimizer().alignment());
+        setup.layOut(plan);
         TrainedModel model = setup.factory()
                 .make(
                         device,

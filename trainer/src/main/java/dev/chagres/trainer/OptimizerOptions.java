@@ -86,6 +86,15 @@ final class OptimizerOptions {
                             + " 0.999: it is what is evaluated")
     private @Nullable Float ema;
 
+    @Option(
+            names = "--gradient-dtype",
+            converter = OptionWords.OfGradientType.class,
+            paramLabel = "fp32|bf16",
+            description =
+                    "on one rank, the type of the gradients of weights that products alone read: bf16 takes two bytes an element"
+                            + " less, and rounds the sum of micro-batches each time; not with adafactor and muon (default: fp32)")
+    private OptionWords.GradientType gradientType = OptionWords.GradientType.FP32;
+
     /** Values of {@code --offload}. */
     enum Offload {
         /** Moments and masters. */
@@ -140,10 +149,12 @@ final class OptimizerOptions {
      * Checks what does not depend on the platform.
      *
      * @param recomputation that of the layers, which says what they keep
+     * @param ranks how many train
      * @throws IllegalArgumentException when an option has no usable value; the text names it
      */
-    void check(Recomputation recomputation) {
+    void check(Recomputation recomputation, int ranks) {
         checkOffload(recomputation);
+        checkGradients(ranks);
         if (ema != null && !(ema > 0 && ema < 1)) {
             throw new IllegalArgumentException("--ema: expected a number above 0 and below 1, got " + ema);
         }
@@ -168,6 +179,20 @@ final class OptimizerOptions {
         }
     }
 
+    private void checkGradients(int ranks) {
+        if (gradientType == OptionWords.GradientType.FP32) {
+            return;
+        }
+        if (ranks > 1) {
+            throw new IllegalArgumentException("--gradient-dtype: expected fp32 on " + ranks
+                    + " ranks, which sum gradients, got " + OptionWords.word(gradientType) + "; use --reduce-dtype");
+        }
+        if (optimizer == Choice.ADAFACTOR || optimizer == Choice.MUON) {
+            throw new IllegalArgumentException("--gradient-dtype: expected fp32 beside --optimizer " + optimizer
+                    + ", got " + OptionWords.word(gradientType));
+        }
+    }
+
     private void checkOffload(Recomputation recomputation) {
         if (offload.contains(Offload.OPTIMIZER) && optimizer != Choice.ADAMW) {
             throw new IllegalArgumentException(
@@ -186,6 +211,20 @@ final class OptimizerOptions {
             throw new IllegalArgumentException("--offload-layers: expected --offload activations beside it, got none");
         }
         TrainOptions.requireAtLeast("--offload-layers", offloadedLayers, 1);
+    }
+
+    /**
+     * Returns the type of the gradients that products alone write.
+     *
+     * @throws IllegalArgumentException when it is neither FLOAT32 nor that of the recipe's weights
+     */
+    DType productGradients(TrainingRecipe recipe) {
+        DType type = gradientType.dtype();
+        if (type != DType.FLOAT32 && type != recipe.dtype()) {
+            throw new IllegalArgumentException("--gradient-dtype: expected fp32 or the type of the weights, which is "
+                    + recipe.dtype() + " with --recipe " + recipe + ", got " + OptionWords.word(gradientType));
+        }
+        return type;
     }
 
     /** Returns the settings. */

@@ -97,9 +97,9 @@ abstract class OptionWords<E extends Enum<E>> extends EnumOption<E> {
         }
     }
 
-    static final class OfReduceType extends OptionWords<ReduceType> {
-        OfReduceType() {
-            super(ReduceType.class);
+    static final class OfGradientType extends OptionWords<GradientType> {
+        OfGradientType() {
+            super(GradientType.class);
         }
     }
 
@@ -200,15 +200,15 @@ abstract class OptionWords<E extends Enum<E>> extends EnumOption<E> {
         }
     }
 
-    /** Values of {@code --reduce-dtype}: the type in which ranks sum gradients. */
-    enum ReduceType {
+    /** Values of {@code --reduce-dtype} and {@code --gradient-dtype}: the type in which ranks sum gradients, or products write them. */
+    enum GradientType {
         FP32(DType.FLOAT32),
         BF16(DType.BFLOAT16),
         FP16(DType.FLOAT16);
 
         private final DType dtype;
 
-        ReduceType(DType dtype) {
+        GradientType(DType dtype) {
             this.dtype = dtype;
         }
 

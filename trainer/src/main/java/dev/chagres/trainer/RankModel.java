@@ -79,7 +79,7 @@ record RankModel(
     private static Parameters share(
             ModelPlan declared, ModelSetup setup, Mesh mesh, Device device, AtomicReference<Strategy> made) {
         FullyShardedConfig zero = setup.layout().zero();
-        declared.alignParameters(setup.updates().optimizer().alignment());
+        setup.layOut(declared);
         Strategy strategy = zero == null
                 ? DataParallel.of(
                         Parameters.allocate(device, declared, setup.precision().dtype(), setup.seed()),

@@ -82,13 +82,13 @@ final class RankOptions {
 
     @Option(
             names = "--reduce-dtype",
-            converter = OptionWords.OfReduceType.class,
+            converter = OptionWords.OfGradientType.class,
             paramLabel = "fp32|bf16|fp16",
             description =
                     "with several ranks, the type in which gradients travel between them and are summed; in 16 bits products of"
                             + " zero3 and hsdp also write a rank's own gradients in that type, unless --gradient-sync is"
                             + " last-micro-batch; all other gradients are FP32 (default: fp32)")
-    private OptionWords.@Nullable ReduceType reduceType;
+    private OptionWords.@Nullable GradientType reduceType;
 
     @Mixin
     private final ShardingOptions sharding = new ShardingOptions();
@@ -182,8 +182,8 @@ final class RankOptions {
                 reduceType().dtype());
     }
 
-    private OptionWords.ReduceType reduceType() {
-        return reduceType != null ? reduceType : OptionWords.ReduceType.FP32;
+    private OptionWords.GradientType reduceType() {
+        return reduceType != null ? reduceType : OptionWords.GradientType.FP32;
     }
 
     private MeshShape shape() {

@@ -3,6 +3,7 @@ package dev.chagres.trainer;
 import com.fasterxml.jackson.jr.ob.JSON;
 import com.fasterxml.jackson.jr.ob.JSONComposer;
 import com.fasterxml.jackson.jr.ob.comp.ObjectComposer;
+import dev.chagres.DType;
 import dev.chagres.io.AtomicFile;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.nccl.Operation;
@@ -84,6 +85,9 @@ final class ReportWriter implements AutoCloseable {
                     .put("learningRate", rate(plan.schedule().peak()))
                     .put(plan.data().option(), plan.data().name())
                     .put("version", BuildVersion.text());
+            if (plan.productGradients() != DType.FLOAT32) {
+                json.put("gradientDtype", plan.productGradients().toString());
+            }
             String numa = System.getenv(NumaBinding.NUMA);
             if (numa != null) {
                 json.put("numa", numa);

@@ -172,7 +172,7 @@ final class TrainOptions {
         ranks.check();
         batches.check(ranks);
         profile.check();
-        updates.check(recomputation);
+        updates.check(recomputation, ranks.layout().count());
         enqueuing.check(ranks, updates);
         schedule.check(steps);
         fasta.check();
@@ -304,6 +304,7 @@ final class TrainOptions {
                 steps,
                 schedule.of(steps, updates.rate(usualRate), updates.decay()),
                 updates.config(),
+                updates.productGradients(precision),
                 seed,
                 saving.plan(recipe != null ? Recipes.SAME_WEIGHTS : Recipes.SAME, schedule.defaults()),
                 ranks.isSilent() ? null : report,

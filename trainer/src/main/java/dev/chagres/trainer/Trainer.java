@@ -96,12 +96,25 @@ public final class Trainer {
 
     /** Returns the same whose weights and activations have another type; in FP16 the loss is scaled. */
     public Trainer withDtype(DType dtype) {
-        return with(setup.with(new Precision(dtype, setup.precision().recipe())));
+        Precision present = setup.precision();
+        return with(setup.with(new Precision(dtype, present.recipe(), present.productGradients())));
     }
 
     /** Returns the same that computes the products of the layers in eight bits. */
     public Trainer withRecipe(Recipe recipe) {
-        return with(setup.with(new Precision(setup.precision().dtype(), recipe)));
+        Precision present = setup.precision();
+        return with(setup.with(new Precision(present.dtype(), recipe, present.productGradients())));
+    }
+
+    /**
+     * Returns the same whose products write gradients of weights in another type, as {@link
+     * dev.chagres.parameter.ModelPlan#productGradients} says: with that of the weights they take two bytes an element instead of four.
+     *
+     * @param dtype FLOAT32, or that of the weights; another is without effect
+     */
+    public Trainer withProductGradients(DType dtype) {
+        Precision present = setup.precision();
+        return with(setup.with(new Precision(present.dtype(), present.recipe(), dtype)));
     }
 
     /** Returns the same with other first weights; equal seeds give equal ones. */

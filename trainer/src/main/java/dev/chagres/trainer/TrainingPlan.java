@@ -1,5 +1,6 @@
 package dev.chagres.trainer;
 
+import dev.chagres.DType;
 import dev.chagres.batch.BatchShape;
 import dev.chagres.batch.PackingOrder;
 import dev.chagres.batch.TrainedModel;
@@ -35,6 +36,7 @@ import org.jspecify.annotations.Nullable;
  * @param steps how many updates
  * @param schedule the learning rate by step
  * @param optimizer how weights are updated
+ * @param productGradients type of the gradients that products alone write
  * @param seed what data order, masks and first weights follow from
  * @param saving where the state goes, and which one the run begins with
  * @param report where the report goes, null for none
@@ -55,6 +57,7 @@ record TrainingPlan(
         int steps,
         LearningRateSchedule schedule,
         OptimizerConfig optimizer,
+        DType productGradients,
         long seed,
         SavingPlan saving,
         @Nullable Path report,
@@ -139,7 +142,7 @@ record TrainingPlan(
         return ModelSetup.of(other, shape)
                 .with(seed)
                 .with(new ModelSetup.Precision(
-                        recipe.dtype(), recipe.quantizedWeight().orElse(null)))
+                        recipe.dtype(), recipe.quantizedWeight().orElse(null), productGradients))
                 .with(layout)
                 .with(new ModelSetup.Updates(optimizer, MAX_NORM))
                 .with(enqueuing)
@@ -177,6 +180,7 @@ record TrainingPlan(
                 "--warm-up-steps " + schedule.warmUpSteps(),
                 "--decay " + schedule.decay(),
                 "--optimizer " + optimizer,
+                "--gradient-dtype " + productGradients,
                 "--seed " + seed,
                 "--fp8-statistics " + enqueuing.castStatistics(),
                 "--save " + saving.file(),

@@ -3,6 +3,7 @@ package dev.chagres.trainer;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.MultiprocessorMargin;
 import dev.chagres.batch.Batch;
@@ -60,6 +61,7 @@ class CapturedRanksTest {
                 STEPS,
                 new LearningRateSchedule(1e-3f, 0, STEPS, LearningRateSchedule.Decay.LINEAR, 0.1f),
                 ModelSetup.ADAM,
+                DType.FLOAT32,
                 7,
                 SavingPlan.NONE,
                 null,

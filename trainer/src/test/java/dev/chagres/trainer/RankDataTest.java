@@ -64,6 +64,7 @@ class RankDataTest {
                 1000,
                 new LearningRateSchedule(1e-3f, 0, 1000, LearningRateSchedule.Decay.LINEAR, 0.1f),
                 ModelSetup.ADAM,
+                DType.FLOAT32,
                 7,
                 SavingPlan.NONE,
                 null,

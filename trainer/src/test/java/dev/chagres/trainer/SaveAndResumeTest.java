@@ -279,6 +279,7 @@ class SaveAndResumeTest {
         "--recipe=fp8-delayed --ranks=2 --strategy=zero3 --weight-gather=copy-engine, --recipe=fp8-delayed --ranks=2"
                 + " --strategy=zero1 --weight-gather=copy-engine --gradient-reduction=copy-engine",
         "--recipe=bf16 --ranks=2 --strategy=ddp --reduce-dtype=bf16, --recipe=bf16 --ranks=2 --strategy=zero3 --reduce-dtype=fp16",
+        "--recipe=bf16 --gradient-dtype=bf16 --accumulate=2, --recipe=bf16 --ranks=2 --strategy=ddp",
         "--recipe=fp32 --mesh=shard=2;tensor=2, --recipe=fp32 --mesh=pipeline=2;shard=2;tensor=2 --strategy=zero2",
         "--recipe=bf16 --mesh=pipeline=2;shard=2;tensor=2 --strategy=zero1, --recipe=bf16 --accumulate=2",
         "--recipe=fp32 --mesh=pipeline=2;shard=2 --strategy=zero3 --accumulate=2, --recipe=fp32 --ranks=2 --accumulate=2",

@@ -93,10 +93,12 @@ class StepEstimateTest {
                 packing == BatchLayout.PADDED ? 1 : microBatches);
         RankLayout layout = layout(random.nextInt(8));
         OptimizerConfig optimizer = optimizer(recipe);
+        boolean wide = layout.count() > 1 || optimizer instanceof Adafactor.Config || optimizer instanceof Muon.Config;
+        DType gradients = wide || random.nextBoolean() ? DType.FLOAT32 : recipe.dtype();
         boolean captured = layout.isCapturable() && random.nextBoolean() && optimizer.isCapturable() && !offloaded;
         return ModelSetup.of(config, shape)
                 .with(new ModelSetup.Precision(
-                        recipe.dtype(), recipe.quantizedWeight().orElse(null)))
+                        recipe.dtype(), recipe.quantizedWeight().orElse(null), gradients))
                 .with(layout)
                 .with(new ModelSetup.Updates(optimizer, 1))
                 .with(offloaded ? ActivationOffload.all() : ActivationOffload.none())
@@ -254,6 +256,22 @@ class StepEstimateTest {
         assertEquals(0, without.hostBytes());
         assertEquals(32 * tensor, with.hostBytes());
         assertEquals(32 * tensor, without.memoryBytes() - with.memoryBytes(), 2 << 20);
+    }
+
+    /** Of 2.84 thousand million parameters 36 layers have 36 * 12 * 2560^2 in products, and the head 2560^2. */
+    @Test
+    void gradientsOfProductsTakeHalf() {
+        Assumptions.assumeTrue(Provider.current() == Provider.REFERENCE, "only the reference counts");
+        Trainer trainer = Trainer.of(
+                        new Esm2Config(36, 2560, 40, 1024), new BatchShape(BatchLayout.PACKED, 16_384, 1024))
+                .withDtype(DType.BFLOAT16);
+        long wide = gradients(trainer);
+        long narrow = gradients(trainer.withProductGradients(DType.BFLOAT16));
+        assertEquals(Short.BYTES * (36 * 12 + 1) * 2560L * 2560, wide - narrow, 1 << 20);
+    }
+
+    private static long gradients(Trainer trainer) {
+        return trainer.estimate().memory().getFirst().of(MemoryUse.Holder.GRADIENTS);
     }
 
     /** The pass that finds first scales computes in 16 bits, and recomputes norms, so that it keeps no more than the steps after it. */

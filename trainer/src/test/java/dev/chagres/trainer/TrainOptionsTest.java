@@ -159,6 +159,12 @@ class TrainOptionsTest {
                         + " of --model 8M, or --cp-comm-type p2p or all-gather, got 3",
                 "--reduce-dtype bf16 | --reduce-dtype: expected ranks that sum gradients, along replicate, shard or context, got one"
                         + " rank",
+                "--recipe fp32 --gradient-dtype bf16 | --gradient-dtype: expected fp32 or the type of the weights, which is FLOAT32"
+                        + " with --recipe fp32, got bf16",
+                "--ranks 2 --gradient-dtype bf16 | --gradient-dtype: expected fp32 on 2 ranks, which sum gradients, got bf16; use"
+                        + " --reduce-dtype",
+                "--recipe bf16 --optimizer muon --gradient-dtype bf16 | --gradient-dtype: expected fp32 beside --optimizer muon, got"
+                        + " bf16",
                 "--ranks 2 --strategy tp --reduce-dtype bf16 | --reduce-dtype: expected ranks that sum gradients, along"
                         + " replicate, shard or context, got tp, gradients summed in BFLOAT16",
                 "--ranks 2 --weight-gather copy-engine | --weight-gather: expected --strategy zero1, zero2 or zero3, or ranks along"
