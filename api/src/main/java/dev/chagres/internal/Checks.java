@@ -43,7 +43,7 @@ public final class Checks {
     public static String describe(Throwable thrown) {
         try {
             return thrown.toString();
-        } catch (RuntimeException | StackOverflowError unsaid) {
+        } catch (Throwable unsaid) {
             return thrown.getClass().getName();
         }
     }

@@ -51,6 +51,8 @@ final class LocalRun<T> {
     private final Set<Integer> wentOn = new TreeSet<>();
 
     private int finished;
+    /** Whether a rank has failed, also where its failure could not be kept, as in a full heap. */
+    private boolean hasFailed;
 
     LocalRun(int count, CommunicatorConfig config, UniqueId id, Rank.Body<T> body) {
         this.config = config;
@@ -72,7 +74,7 @@ final class LocalRun<T> {
             threads.forEach(thread -> isEnded(thread, Duration.ofDays(1)));
         }
         try (var _ = lock.hold()) {
-            if (!thrown.isEmpty() && wentOn.isEmpty()) {
+            if (hasFailed && wentOn.isEmpty()) {
                 throw failure(lost);
             }
         }
@@ -125,22 +127,29 @@ final class LocalRun<T> {
     }
 
     private void failed(int rank, Throwable failure) {
-        id.fail(rank, failure);
-        try (var _ = lock.hold()) {
-            if (thrown.stream().noneMatch(one -> one.rank == rank)) {
-                thrown.add(new Thrown(rank, failure));
+        try {
+            id.fail(rank, failure);
+        } finally {
+            lock.lock();
+            try {
+                hasFailed = true;
+                changed.signalAll();
+                if (thrown.stream().noneMatch(one -> one.rank == rank)) {
+                    thrown.add(new Thrown(rank, failure));
+                }
+            } finally {
+                lock.unlock();
             }
-            changed.signalAll();
         }
     }
 
     /** Waits until all ranks have run the body; true when one has failed before that. */
     private boolean awaitPeers() {
         try (var _ = lock.hold()) {
-            while (finished < threads.size() && thrown.isEmpty()) {
+            while (finished < threads.size() && !hasFailed) {
                 changed.awaitUninterruptibly();
             }
-            return !thrown.isEmpty();
+            return hasFailed;
         }
     }
 
@@ -211,6 +220,10 @@ final class LocalRun<T> {
 
     /** Names the rank that failed first; failures that it caused in other ranks are not reported. */
     private RankFailedException failure(List<Integer> lost) {
+        if (thrown.isEmpty()) {
+            return new RankFailedException(
+                    "a rank failed, and its failure could not be kept, as where the heap is full", List.of(), null);
+        }
         List<Thrown> causes = thrown.stream()
                 .filter(one -> !(one.failure instanceof RankFailedException) && !interrupted.contains(one.rank))
                 .toList();

@@ -58,6 +58,32 @@ class RanksTest {
         assertEquals("3 ranks of this process", Ranks.local(3).toString());
     }
 
+    /** A failure that cannot be told is one nevertheless: nobody waits for its rank. */
+    @Test
+    void aFailureWhoseTextFailsReleasesTheOthers() {
+        DevicesNeeded.assume(2);
+        var failure = assertThrows(
+                RankFailedException.class,
+                () -> Ranks.local(2).each(rank -> {
+                    sum(rank);
+                    if (rank.index() == 1) {
+                        throw new Untold();
+                    }
+                    sum(rank);
+                }));
+        assertEquals(List.of(1), failure.ranks());
+        assertEquals("rank 1 of 2 failed: " + Untold.class.getName(), failure.getMessage());
+    }
+
+    private static final class Untold extends RuntimeException {
+        private static final long serialVersionUID = 1;
+
+        @Override
+        public String toString() {
+            throw new AssertionError("no text");
+        }
+    }
+
     @Test
     void aRankThatThrowsIsNamedAndReleasesTheOthers() {
         DevicesNeeded.assume(4);
