@@ -7,13 +7,13 @@
 template <class Weights, class M, int N>
 __device__ inline void update(const AdamNumbers &numbers, const AdamRange &range, const Step &step, int64_t i) {
   M *const means = static_cast<M *>(range.mean) + i, *const squares = static_cast<M *>(range.square) + i;
-  const auto gradient = load_gradients<N>(numbers, range.gradient, i);
+  const Gradients<N> gradients(numbers, range.gradient, i);
   auto mean = load_pack<N>(static_cast<const M *>(means));
   auto square = load_pack<N>(static_cast<const M *>(squares));
   Weights weights(range, i);
   for (int j = 0; j < N; ++j) {
     float w = weights.get(j), m = to_float(mean.value[j]), v = to_float(square.value[j]);
-    move(numbers, step, gradient.value[j], w, m, v);
+    move(numbers, step, gradients.get(numbers, j), w, m, v);
     weights.set(j, w);
     from_float(m, mean.value[j]);
     from_float(v, square.value[j]);

@@ -57,22 +57,44 @@ __device__ inline Step step_of(const Numbers &numbers) {
 /* Values of NVTEDType. */
 constexpr int kGradientFloat32 = 4, kGradientFloat16 = 5;
 
-/* N of the gradients of T, from i on. */
-template <class T, int N>
-__device__ inline Pack<float, N> load_gradients_of(const void *gradients, int64_t i) {
-  const auto loaded = load_pack<N>(static_cast<const T *>(gradients) + i);
-  Pack<float, N> gradient;
-  for (int j = 0; j < N; ++j) gradient.value[j] = to_float(loaded.value[j]);
-  return gradient;
-}
+/* What a kernel knows of the type of its gradients. */
+enum class Known { kNothing, kFloat32, k16Bits };
 
-/* N gradients of a range, from i on. A branch that all threads take alike costs less than kernels for each type. */
-template <int N, class Numbers>
-__device__ inline Pack<float, N> load_gradients(const Numbers &numbers, const void *gradients, int64_t i) {
-  if (numbers.gradient_dtype == kGradientFloat32) return load_gradients_of<float, N>(gradients, i);
-  if (numbers.gradient_dtype == kGradientFloat16) return load_gradients_of<float16, N>(gradients, i);
-  return load_gradients_of<bfloat16, N>(gradients, i);
-}
+/* N gradients of a range, from i on, as they lie in memory: they become FP32 where they are read, so that no load waits for another.
+ * What is not known is a branch that all threads take alike. */
+template <int N, Known known = Known::kNothing>
+struct Gradients {
+  static constexpr int kHalf = (N + 1) / 2;
+  uint32_t words[N];
+
+  template <class Numbers>
+  __device__ static bool is_wide(const Numbers &numbers) {
+    if constexpr (known != Known::kNothing) return known == Known::kFloat32;
+    return numbers.gradient_dtype == kGradientFloat32;
+  }
+
+  template <class Numbers>
+  __device__ Gradients(const Numbers &numbers, const void *gradients, int64_t i) {
+    if (is_wide(numbers)) {
+      const auto wide = load_pack<N>(static_cast<const uint32_t *>(gradients) + i);
+#pragma unroll
+      for (int j = 0; j < N; ++j) words[j] = wide.value[j];
+    } else if constexpr (N == 1) {
+      words[0] = static_cast<const uint16_t *>(gradients)[i];
+    } else {
+      const auto halves = load_pack<kHalf>(reinterpret_cast<const uint32_t *>(static_cast<const uint16_t *>(gradients) + i));
+#pragma unroll
+      for (int j = 0; j < kHalf; ++j) words[j] = halves.value[j];
+    }
+  }
+
+  template <class Numbers>
+  __device__ float get(const Numbers &numbers, int j) const {
+    if (is_wide(numbers)) return __uint_as_float(words[j]);
+    const auto bits = static_cast<uint16_t>(words[j / 2] >> (j % 2 * 16));
+    return numbers.gradient_dtype == kGradientFloat16 ? to_float(float16{bits}) : to_float(bfloat16{bits});
+  }
+};
 
 constexpr int kBlockElements = 4 * kThreads;
 

@@ -82,12 +82,12 @@ struct OneState {
   template <int N>
   __device__ static void run(const StepNumbers &numbers, const StepRange &range, const Step &step, int64_t i) {
     M *const states = static_cast<M *>(range.first) + i;
-    const auto gradient = load_gradients<N>(numbers, range.gradient, i);
+    const Gradients<N> gradients(numbers, range.gradient, i);
     auto state = load_pack<N>(static_cast<const M *>(states));
     Weights<W, N> weights(range, i);
     for (int j = 0; j < N; ++j) {
       float w = weights.get(j), s = to_float(state.value[j]), none = 0;
-      Method::move(numbers, step, gradient.value[j], w, s, none);
+      Method::move(numbers, step, gradients.get(numbers, j), w, s, none);
       weights.set(j, w);
       from_float(s, state.value[j]);
     }
@@ -110,12 +110,12 @@ struct Averaged {
     auto average = load_pack<N>(static_cast<const float *>(averages)), state = load_pack<N>(static_cast<const float *>(states));
     if (n.method != kMethodPoint) {
       float *const squares = static_cast<float *>(range.second) + i;
-      const auto gradient = load_gradients<N>(n, range.gradient, i);
+      const Gradients<N> gradients(n, range.gradient, i);
       auto square = load_pack<N>(static_cast<const float *>(squares));
       const float share = range.share[0];
       for (int j = 0; j < N; ++j) {
         float &x = average.value[j], &z = state.value[j], &v = square.value[j];
-        const float g = __fmul_rn(s.scale, gradient.value[j]);
+        const float g = __fmul_rn(s.scale, gradients.get(n, j));
         v = fmaf(n.beta2, v, __fmul_rn(__fmul_rn(1 - n.beta2, g), g));
         const float direction = g / __fadd_rn(sqrtf(v / s.correction2), n.epsilon);
         z = fmaf(-s.rate, fmaf(s.weight_decay, point(n, x, z), direction), z);
@@ -237,7 +237,7 @@ __device__ inline float largest_of_warp(float value) {
 }
 
 /* What shares a scale, by a warp whose threads have N neighbours at a time. */
-template <class Method, int kStates, class Weights, int N>
+template <class Method, int kStates, class Weights, Known known, int N>
 __device__ inline void step_scaled(const StepNumbers &numbers, const StepRange &range, const Step &step, int64_t first, int count,
                                    const Codes<true> &signed_codes, const Codes<false> &unsigned_codes) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -250,7 +250,7 @@ __device__ inline void step_scaled(const StepNumbers &numbers, const StepRange &
     const int i = k * 32 + lane * N;
     if (i >= count) continue;
     Weights weights(range, first + i);
-    const auto gradient = load_gradients<N>(numbers, range.gradient, first + i);
+    const Gradients<N, known> gradients(numbers, range.gradient, first + i);
     const auto states1 = load_pack<N>(static_cast<const uint8_t *>(bytes1) + i);
     Pack<uint8_t, N> states2 = {};
     if (kStates == 2) states2 = load_pack<N>(static_cast<const uint8_t *>(bytes2) + i);
@@ -259,7 +259,7 @@ __device__ inline void step_scaled(const StepNumbers &numbers, const StepRange &
       float w = weights.get(j);
       a[k + j] = old1 * signed_codes.value(states1.value[j]);
       if (kStates == 2) b[k + j] = old2 * unsigned_codes.value(states2.value[j]);
-      Method::move(numbers, step, gradient.value[j], w, a[k + j], b[k + j]);
+      Method::move(numbers, step, gradients.get(numbers, j), w, a[k + j], b[k + j]);
       weights.set(j, w);
       largest1 = fmaxf(largest1, fabsf(a[k + j]));
       largest2 = fmaxf(largest2, b[k + j]);
@@ -271,7 +271,7 @@ __device__ inline void step_scaled(const StepNumbers &numbers, const StepRange &
 }
 
 /* kStates: 1 or 2. */
-template <class Method, int kStates, template <class, int> class Weights, class W>
+template <Known known, class Method, int kStates, template <class, int> class Weights, class W>
 __device__ inline void step_codes(const StepNumbers &numbers, const StepTable &table) {
   __shared__ Codes<true> signed_codes;
   __shared__ Codes<false> unsigned_codes;
@@ -288,10 +288,10 @@ __device__ inline void step_codes(const StepNumbers &numbers, const StepTable &t
                const int part = thread / 32 % kParts * kScaled, rest = in_block - part;
                if (rest <= 0) return;
                if (rest >= kScaled && is_aligned(range)) {
-                 step_scaled<Method, kStates, Weights<W, kEach>, kEach>(numbers, range, step, begin + part, kScaled, signed_codes,
+                 step_scaled<Method, kStates, Weights<W, kEach>, known, kEach>(numbers, range, step, begin + part, kScaled, signed_codes,
                                                                         unsigned_codes);
                } else {
-                 step_scaled<Method, kStates, Weights<W, 1>, 1>(numbers, range, step, begin + part,
+                 step_scaled<Method, kStates, Weights<W, 1>, known, 1>(numbers, range, step, begin + part,
                                                                 rest < kScaled ? rest : kScaled, signed_codes, unsigned_codes);
                }
              });
@@ -299,8 +299,12 @@ __device__ inline void step_codes(const StepNumbers &numbers, const StepTable &t
 
 #define STEP(name, ...) \
   KERNEL(name, StepNumbers numbers, StepTable table) { step_ranges<__VA_ARGS__>(numbers, table); }
-#define CODES(name, ...) \
-  KERNEL_OF(3, name, StepNumbers numbers, StepTable table) { step_codes<__VA_ARGS__>(numbers, table); }
+/* These are short of registers, and a branch for each gradient would cost them some. */
+#define CODES(name, ...)                                                                                       \
+  KERNEL_OF(3, name, StepNumbers numbers, StepTable table) {                                                   \
+    if (numbers.gradient_dtype == kGradientFloat32) return step_codes<Known::kFloat32, __VA_ARGS__>(numbers, table); \
+    step_codes<Known::k16Bits, __VA_ARGS__>(numbers, table);                                                   \
+  }
 #define ONE_STATE(name, Method, M)                              \
   STEP(name##_own, OneState<Method, Own, float32, M>)           \
   STEP(name##_master_float16, OneState<Method, Master, float16, M>)   \
