@@ -100,7 +100,13 @@ class AdamConformance {
         Tensor m = of(DType.FLOAT32, 8);
         Tensor v = of(DType.FLOAT32, 8);
         Tensor half = of(DType.BFLOAT16, 8);
-        refused("gradient: expected FLOAT32[8], got BFLOAT16[8]", half, w, m, v, null);
+        refused(
+                "gradient: expected elements of FLOAT32, FLOAT16 or BFLOAT16, got INT32[8]",
+                of(DType.INT32, 8),
+                w,
+                m,
+                v,
+                null);
         refused("weight: expected FLOAT32[8], got BFLOAT16[8]", g, half, m, v, null);
         refused("weight: expected FLOAT32[8], got FLOAT32[7]", g, of(DType.FLOAT32, 7), m, v, null);
         refused("mean: expected BFLOAT16[8], got FLOAT16[8]", g, w, of(DType.FLOAT16, 8), v, null);

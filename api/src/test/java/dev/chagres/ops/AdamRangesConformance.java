@@ -196,8 +196,9 @@ class AdamRangesConformance {
                 good,
                 of(DType.FLOAT32, null, of(DType.FLOAT32, 7)));
         refused(
-                "ranges: expected the same types in all, got weights of BFLOAT16, moments of FLOAT32, masters of FLOAT32 in"
-                        + " range 1 and weights of FLOAT32, moments of FLOAT32 in range 0; make AdamRanges of each",
+                "ranges: expected the same types in all, got gradients of FLOAT32, weights of BFLOAT16, moments of FLOAT32,"
+                        + " masters of FLOAT32 in range 1 and gradients of FLOAT32, weights of FLOAT32, moments of FLOAT32 in"
+                        + " range 0; make AdamRanges of each",
                 good,
                 of(DType.BFLOAT16, of(DType.FLOAT32, 8), of(DType.FLOAT32, 8)));
         Tensor long9 = of(DType.FLOAT32, 9);
@@ -223,7 +224,9 @@ class AdamRangesConformance {
                 "weightDecay: expected a number of at least 0, got -1.0",
                 () -> new AdamRange(long9, long9, long9, long9, null, long9, -1));
         AdamRanges ranges = AdamRanges.of(List.of(good), open.scope());
-        assertEquals("AdamRanges of 1 range, weights of FLOAT32, moments of FLOAT32", ranges.toString());
+        assertEquals(
+                "AdamRanges of 1 range, gradients of FLOAT32, weights of FLOAT32, moments of FLOAT32",
+                ranges.toString());
         assertThrown(
                 IllegalArgumentException.class,
                 "square: expected memory of its own, got some of gradientScale's; it is written to while that is read or"
