@@ -245,8 +245,8 @@ class KeyValueProductTest {
     }
 
     private static double tolerance() {
-        // TF32 products on GPUs.
-        return Provider.current() == Provider.CUDA ? 4e-3 : 1e-4;
+        // TF32 products on GPUs, in two attentions one behind the other.
+        return Provider.current() == Provider.CUDA ? 2e-2 : 1e-4;
     }
 
     private static void compare(Result expected, List<Result> parts, boolean joins) {

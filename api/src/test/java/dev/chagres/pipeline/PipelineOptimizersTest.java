@@ -4,6 +4,7 @@ import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.chagres.DevicesNeeded;
 import dev.chagres.launch.Ranks;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.AdamW.Config;
@@ -12,6 +13,7 @@ import dev.chagres.optim.ParameterGroup;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
 import java.util.List;
+import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 
@@ -35,6 +37,11 @@ class PipelineOptimizersTest {
                 ParameterGroup.of("table", p -> p.name().startsWith("embedding"))
                         .withRateFactor(rateFactor),
                 ParameterGroup.of("top", p -> p.name().startsWith("head")).withWeightDecay(decay));
+    }
+
+    @BeforeEach
+    void ranksHaveDevices() {
+        DevicesNeeded.assume(PipelineMisuseTest.RANKS);
     }
 
     /** Refuses the second rank's settings on both, computes nothing, and goes on once they are the same. */

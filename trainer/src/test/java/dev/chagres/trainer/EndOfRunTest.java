@@ -136,6 +136,7 @@ class EndOfRunTest {
     @ParameterizedTest
     @ValueSource(strings = {"--ranks=1", "--ranks=2"})
     void badDataLateInARunLeaveItsState(String ranks) throws IOException {
+        DevicesNeeded.assumeFor(ranks);
         Path bad = fasta("bad.fasta", "J");
         Path state = folder.resolve("state");
         assertEquals(1, train(ranks, "--fasta=" + bad, "--steps=" + STEPS, "--save=" + state));
@@ -176,6 +177,7 @@ class EndOfRunTest {
     /** Rank 1 fails first. Rank 0 saves with it, though its own data are good so far. */
     @Test
     void ranksThatAreProcessesSaveTogetherWhenOneHasBadData() throws Exception {
+        DevicesNeeded.assume(2);
         Path bad = fasta("bad.fasta", "J");
         Path state = folder.resolve("state");
         Path report = folder.resolve("r.jsonl");

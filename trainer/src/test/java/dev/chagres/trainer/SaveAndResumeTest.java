@@ -93,6 +93,7 @@ class SaveAndResumeTest {
 
     /** Trains with the options, in words, and returns the steps of the report. */
     private List<Map<String, Object>> train(String options, String... more) throws IOException {
+        DevicesNeeded.assumeFor(options.split(" "));
         Path report = folder.resolve("r.jsonl");
         List<String> arguments = new ArrayList<>(List.of(options.split(" ")));
         arguments.addAll(List.of(more));

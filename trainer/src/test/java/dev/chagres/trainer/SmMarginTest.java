@@ -86,6 +86,7 @@ class SmMarginTest {
 
     @Test
     void twoRanks() throws IOException {
+        DevicesNeeded.assume(2);
         assertSameLosses(" --ranks 2");
     }
 

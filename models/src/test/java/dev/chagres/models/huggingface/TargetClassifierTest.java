@@ -29,6 +29,8 @@ import org.junit.jupiter.params.provider.ValueSource;
 @Tag("L0")
 class TargetClassifierTest {
     private static final double TOLERANCE = Provider.current() == Provider.CUDA ? 1e-2 : 1e-4;
+    /** The gradient of a squared error begins with a difference that is small, as its numbers are not. */
+    private static final double GRADIENTS = Provider.current() == Provider.CUDA ? 2e-2 : TOLERANCE;
 
     @TempDir
     private Path parent;
@@ -77,7 +79,8 @@ class TargetClassifierTest {
             Tensor loss = model.loss(ids, targets(stored, config.labels(), pass), pass);
             model.backward(1, null, pass);
             assertEquals(HuggingFaceEsm2Test.vector(vectors, "loss")[0], loss.toFloats(device.stream())[0], TOLERANCE);
-            HuggingFaceEsm2Test.compareGradients(model.parameters(), Esm2Tensors.targets(config), vectors, device);
+            HuggingFaceEsm2Test.compareGradients(
+                    model.parameters(), Esm2Tensors.targets(config), vectors, device, GRADIENTS);
             assertNull(model.scores());
         }
     }

@@ -90,8 +90,7 @@ class ProfileTest {
         } else {
             assertTrue(told.contains("slowest kernels"), told);
         }
-        assertEquals(
-                isReference, Files.readString(to.resolve("kernels.txt")).contains("gradients' norm and optimizer"));
+        assertTrue(Files.readString(to.resolve("kernels.txt")).contains("gradients' norm and optimizer"), "ranges");
         assertTrue(Files.size(to.resolve("kernels.png")) > 0 && Files.size(to.resolve("memory.png")) > 0, "pictures");
     }
 
