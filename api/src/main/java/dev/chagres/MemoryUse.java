@@ -75,7 +75,8 @@ public record MemoryUse(Map<Holder, Long> bytes) {
             case OPTIMIZER ->
                 "an optimizer with states of eight bits, state in the host's memory (AdamW.Config.offloaded), or state that"
                         + " ranks shard (ZeroStage.ONE) takes less";
-            case GRADIENTS -> "gradients that ranks shard (ZeroStage.TWO) take less";
+            case GRADIENTS ->
+                "gradients of products in 16 bits (ModelPlan.productGradients), or that ranks shard (ZeroStage.TWO), take less";
             case WEIGHTS, QUANTIZED -> "weights that ranks shard (ZeroStage.THREE) or split (TensorParallel) take less";
             case COLLECTIVES -> "smaller groups of parameters take less while they are gathered";
             case BATCHES -> "smaller steps take less";

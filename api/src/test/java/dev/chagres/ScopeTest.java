@@ -279,7 +279,9 @@ class ScopeTest {
                                 + " that ranks shard (ZeroStage.ONE) takes less";
                     case ACTIVATIONS, TEMPORARY, RECOMPUTATION ->
                         "; smaller micro-batches, or layers that are recomputed, take less";
-                    case GRADIENTS -> "; gradients that ranks shard (ZeroStage.TWO) take less";
+                    case GRADIENTS ->
+                        "; gradients of products in 16 bits (ModelPlan.productGradients), or that ranks shard (ZeroStage.TWO),"
+                                + " take less";
                     default -> "; ";
                 };
                 assertTrue(text.contains(help), text);
