@@ -33,6 +33,7 @@ public final class FastaReader implements AutoCloseable {
 
     private FastaRecords records;
     private UnknownLetters.Count unknown = UnknownLetters.Count.NONE;
+    private boolean countedLater;
     private long read;
     private long taken;
 
@@ -42,6 +43,16 @@ public final class FastaReader implements AutoCloseable {
         this.files = files;
         this.choice = choice;
         records = files.next().open(source.letters(), source.unknownLetters());
+    }
+
+    /** Leaves it to the caller to tell the source of unknown letters. */
+    void countLater() {
+        countedLater = true;
+    }
+
+    /** Returns how many unknown letters were found so far. */
+    UnknownLetters.Count unknown() {
+        return unknown;
     }
 
     /**
@@ -54,7 +65,9 @@ public final class FastaReader implements AutoCloseable {
         while (advanceByOne()) {
             if (records.unknown() > 0) {
                 unknown = unknown.plus(new UnknownLetters.Count(records.unknown(), 1));
-                source.count(unknown);
+                if (!countedLater) {
+                    source.count(unknown);
+                }
                 if (source.unknownLetters() == UnknownLetters.SKIP) {
                     continue;
                 }

@@ -6,6 +6,8 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.ByteArrayInputStream;
+import java.io.FilterInputStream;
+import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.HashSet;
@@ -13,6 +15,8 @@ import java.util.List;
 import java.util.Random;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -114,6 +118,49 @@ class ShuffledSequencesTest {
             assertEquals(
                     "/dev/stdin: holds more than 100 residues and cannot be read twice; save it as a file",
                     e.getMessage());
+        }
+    }
+
+    private static final int MANY = 40_000;
+
+    /** The second window is read before the first one is used up. */
+    @Test
+    void aThreadReadsAhead() throws InterruptedException {
+        byte[] content = Fasta.bytes(Fasta.drawn(new Random(2), MANY, 60));
+        var behindTheFirst = new CountDownLatch(1);
+        var source =
+                new FastaSource("many.fasta", true, () -> new FilterInputStream(new ByteArrayInputStream(content)) {
+                    private long read;
+
+                    @Override
+                    public int read(byte[] bytes, int offset, int length) throws IOException {
+                        int count = super.read(bytes, offset, length);
+                        read += count;
+                        if (read > content.length / 2) {
+                            behindTheFirst.countDown();
+                        }
+                        return count;
+                    }
+                });
+        try (var sequences = new ShuffledSequences(source, 1, content.length / 4)) {
+            take(sequences, 1);
+            assertTrue(behindTheFirst.await(1, TimeUnit.MINUTES));
+        }
+    }
+
+    /** What is wrong behind a window is told when the window is used up. */
+    @Test
+    void aBadRecordEndsTheWindowBeforeIt() {
+        byte[] content = Fasta.bytes(TEXT + ">bad\nAC1\n");
+        try (var sequences = new ShuffledSequences(FastaSource.of("bad.fasta", content), 1, 2000)) {
+            var taken = new ArrayList<String>();
+            var e = assertThrows(FastaException.class, () -> {
+                while (taken.size() <= COUNT) {
+                    taken.addAll(take(sequences, 1));
+                }
+            });
+            assertTrue(e.getMessage().startsWith("bad.fasta:"), e.getMessage());
+            assertTrue(taken.size() > COUNT / 2 && taken.size() < COUNT, () -> "" + taken.size());
         }
     }
 

@@ -18,6 +18,21 @@ class HuggingFaceExampleTest {
     @TempDir
     private Path parent;
 
+    /** The first example of the README. */
+    @Test
+    void opens() {
+        Path folder = new StoredModel("token-dropout").folder();
+        // @start region="readme"
+        float[] mean;
+        try (Device device = Device.open();
+                Esm2 model = Esm2Checkpoint.open(device, folder, DType.BFLOAT16);
+                ProteinEmbeddings embeddings = new ProteinEmbeddings(model)) {
+            mean = embeddings.mean(List.of("MKTAYIAKQR")).getFirst();
+        }
+        // @end
+        assertEquals(32, mean.length);
+    }
+
     @Test
     void opensReadsAndSaves() {
         Path folder = new StoredModel("token-dropout").folder();
