@@ -38,8 +38,17 @@ class ReadmeTest {
     @Test
     void theReadmeShowsTheSample() throws IOException {
         String sample = region("readme", "samples/src/main/java/dev/chagres/samples/tour/Readme.java");
-        String shown = find("```java\n(.*?)```", PROJECT.resolve("README.md"));
+        String shown = find("learns to count.*?```java\n(.*?)```", PROJECT.resolve("README.md"));
         assertEquals(sample, shown, "README.md's example and the region in Readme.java");
+    }
+
+    @Test
+    void theReadmeOpensAPublishedModel() throws IOException {
+        String tested =
+                region("readme", "models/src/test/java/dev/chagres/models/huggingface/HuggingFaceExampleTest.java");
+        assertEquals(
+                tested.replace("folder", "Path.of(\"esm2_t6_8M_UR50D\")"),
+                find("```java\n(.*?)```", PROJECT.resolve("README.md")));
     }
 
     @Test
