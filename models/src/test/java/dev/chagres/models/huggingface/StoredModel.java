@@ -82,7 +82,11 @@ record StoredModel(String name) {
     }
 
     int[] ints(String vector) {
-        try (SafetensorsFile opened = SafetensorsFile.open(folder().resolve("vectors.safetensors"))) {
+        return ints(folder().resolve("vectors.safetensors"), vector);
+    }
+
+    static int[] ints(Path file, String vector) {
+        try (SafetensorsFile opened = SafetensorsFile.open(file)) {
             SafetensorsEntry entry = opened.entry(vector);
             int[] values = new int[count(entry)];
             entry.copyTo(MemorySegment.ofArray(values));
