@@ -11,9 +11,7 @@ import dev.chagres.models.decoder.Decoder;
 import dev.chagres.models.esm.Esm2;
 import dev.chagres.pass.Pass;
 import java.io.IOException;
-import java.nio.file.Files;
 import java.nio.file.Path;
-import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -35,7 +33,7 @@ class HalfPrecisionTest {
     void logitsAndLoss(String kind) throws IOException, InterruptedException {
         Path folder = parent.resolve(kind);
         Path output = parent.resolve("logits.safetensors");
-        compute(kind, folder, output);
+        TransformersPython.run(parent, "half_precision.py", kind, PUBLISHED ? "published" : "small", folder, output);
         var vectors = StoredModel.floats(output);
         int[] ids = StoredModel.ints(output, "ids");
         int[] labels = StoredModel.ints(output, "labels");
@@ -52,22 +50,6 @@ class HalfPrecisionTest {
         System.out.println(told);
         assertTrue(ours <= theirs, told);
         assertEquals(loss, loss(own, labels), 1e-3 * loss, told);
-    }
-
-    private void compute(String kind, Path folder, Path output) throws IOException, InterruptedException {
-        Path text = parent.resolve("python.txt");
-        Process process = new ProcessBuilder(
-                        System.getProperty("chagres.test.transformers"),
-                        "src/test/vectors/half_precision.py",
-                        kind,
-                        PUBLISHED ? "published" : "small",
-                        folder.toString(),
-                        output.toString())
-                .redirectErrorStream(true)
-                .redirectOutput(text.toFile())
-                .start();
-        assertTrue(process.waitFor(10, TimeUnit.MINUTES));
-        assertEquals(0, process.exitValue(), Files.readString(text));
     }
 
     private static float[] logits(String kind, Path folder, int[] ids, int[] lengths) {

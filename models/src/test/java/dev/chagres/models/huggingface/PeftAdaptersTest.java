@@ -29,7 +29,6 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
-import java.util.concurrent.TimeUnit;
 import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Tag;
@@ -401,20 +400,8 @@ class PeftAdaptersTest {
 
     /** Returns the logits of PEFT for adapters in {@code saved}, and the packed sequences of the model's vectors. */
     static float[] logitsOfPeft(Path base, Path saved, Path parent) throws IOException, InterruptedException {
-        Path text = parent.resolve("python.txt");
         Path output = parent.resolve("logits.safetensors");
-        Process process = new ProcessBuilder(
-                        System.getProperty("chagres.test.transformers"),
-                        "src/test/vectors/logits_of_peft.py",
-                        base.toString(),
-                        saved.toString(),
-                        base.resolve("vectors.safetensors").toString(),
-                        output.toString())
-                .redirectErrorStream(true)
-                .redirectOutput(text.toFile())
-                .start();
-        assertTrue(process.waitFor(5, TimeUnit.MINUTES));
-        assertEquals(0, process.exitValue(), Files.readString(text));
+        TransformersPython.run(parent, "logits_of_peft.py", base, saved, base.resolve("vectors.safetensors"), output);
         return HuggingFaceEsm2Test.vector(StoredModel.floats(output), "logits");
     }
 }

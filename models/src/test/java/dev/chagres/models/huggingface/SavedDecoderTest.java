@@ -20,7 +20,6 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
-import java.util.concurrent.TimeUnit;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -135,17 +134,8 @@ class SavedDecoderTest {
     /** Returns the logits of transformers for a saved folder and the stored vectors' input. */
     static float[] logits(Path saved, StoredModel stored, Path folder) throws IOException, InterruptedException {
         Path output = folder.resolve("logits.safetensors");
-        Process process = new ProcessBuilder(
-                        System.getProperty("chagres.test.transformers"),
-                        "src/test/vectors/logits_of_saved_decoder.py",
-                        saved.toString(),
-                        stored.folder().resolve("vectors.safetensors").toString(),
-                        output.toString())
-                .redirectErrorStream(true)
-                .redirectOutput(folder.resolve("python.txt").toFile())
-                .start();
-        assertTrue(process.waitFor(5, TimeUnit.MINUTES));
-        assertEquals(0, process.exitValue(), Files.readString(folder.resolve("python.txt")));
+        TransformersPython.run(
+                folder, "logits_of_saved_decoder.py", saved, stored.folder().resolve("vectors.safetensors"), output);
         return HuggingFaceEsm2Test.vector(StoredModel.floats(output), "logits");
     }
 }

@@ -1,7 +1,6 @@
 package dev.chagres.models.huggingface;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
-import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
@@ -13,10 +12,8 @@ import dev.chagres.models.esm.Esm2Base;
 import dev.chagres.models.esm.Esm2Classifier;
 import dev.chagres.pass.Pass;
 import java.io.IOException;
-import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Map;
-import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -93,18 +90,8 @@ class TransformersOpensTest {
 
     private Map<String, float[]> computed(Path saved, StoredModel stored) throws IOException, InterruptedException {
         Path output = parent.resolve("logits.safetensors");
-        Path text = parent.resolve("python.txt");
-        Process process = new ProcessBuilder(
-                        System.getProperty("chagres.test.transformers"),
-                        "src/test/vectors/logits_of_saved.py",
-                        saved.toString(),
-                        stored.folder().resolve("vectors.safetensors").toString(),
-                        output.toString())
-                .redirectErrorStream(true)
-                .redirectOutput(text.toFile())
-                .start();
-        assertTrue(process.waitFor(5, TimeUnit.MINUTES));
-        assertEquals(0, process.exitValue(), Files.readString(text));
+        TransformersPython.run(
+                parent, "logits_of_saved.py", saved, stored.folder().resolve("vectors.safetensors"), output);
         return StoredModel.floats(output);
     }
 }
