@@ -130,15 +130,12 @@ final class LocalRun<T> {
         try {
             id.fail(rank, failure);
         } finally {
-            lock.lock();
-            try {
+            try (var _ = lock.hold()) {
                 hasFailed = true;
                 changed.signalAll();
                 if (thrown.stream().noneMatch(one -> one.rank == rank)) {
                     thrown.add(new Thrown(rank, failure));
                 }
-            } finally {
-                lock.unlock();
             }
         }
     }

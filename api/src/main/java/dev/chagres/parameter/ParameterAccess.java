@@ -172,14 +172,14 @@ public final class ParameterAccess {
      * @throws IllegalStateException when there is one, or gradients of products have another type
      */
     public void ensureUnshared() {
-        ensureSummed();
+        ensureSummable();
         if (use != null) {
             throw new IllegalStateException(
                     "the parameters belong to " + use + " already; close that before another shards them");
         }
     }
 
-    private void ensureSummed() {
+    private void ensureSummable() {
         if (plan.productGradients() != DType.FLOAT32) {
             throw new IllegalStateException("parameters: " + ParameterAllocation.summed(plan.productGradients()));
         }
@@ -318,7 +318,7 @@ public final class ParameterAccess {
      * @throws IllegalStateException when they are already, a norm uses the gradients already, or gradients of products have another type
      */
     public void ensureUnstaged() {
-        ensureSummed();
+        ensureSummable();
         if (stages != null) {
             throw new IllegalStateException("the parameters belong to " + stages
                     + " already, even after that is closed; allocate new Parameters of the same part");

@@ -40,9 +40,7 @@ final class ParameterVectors {
 
     /** The gradients of FLOAT32. */
     final Tensor gradients;
-    /** Those and others, by type. */
-    private final Map<DType, Tensor> ofGradients = new EnumMap<>(DType.class);
-    /** The same as a list. */
+    /** These, and behind them those of another type, if there are any. */
     final List<Tensor> gradientVectors;
     /** The issue number of the gradients' memory: another one means that the scope was restarted. */
     private final int issue;
@@ -68,10 +66,10 @@ final class ParameterVectors {
         layout.weightCounts.forEach((type, count) -> weights.put(type, zeros(weightScope, type, count / weightParts)));
         weightVectors = weights.values().toArray(Tensor[]::new);
         scope.countedAs(MemoryUse.Holder.GRADIENTS);
-        layout.gradientCounts.forEach(
-                (type, count) -> ofGradients.put(type, zeros(scope, type, count / gradientParts)));
-        gradientVectors = List.copyOf(ofGradients.values());
-        gradients = Checks.given("gradients", ofGradients.get(DType.FLOAT32));
+        gradientVectors = layout.gradientCounts.entrySet().stream()
+                .map(one -> zeros(scope, one.getKey(), one.getValue() / gradientParts))
+                .toList();
+        gradients = gradients(DType.FLOAT32);
         issue = Inside.issue(gradients);
     }
 
@@ -142,7 +140,10 @@ final class ParameterVectors {
     }
 
     private Tensor gradients(DType dtype) {
-        return Checks.given("gradients", ofGradients.get(dtype));
+        return gradientVectors.stream()
+                .filter(vector -> vector.dtype() == dtype)
+                .findFirst()
+                .orElseThrow();
     }
 
     /** Returns the elements of all gradients that are kept here. */

@@ -41,7 +41,7 @@ record ModelSetup(
         ActivationOffload offload,
         @Nullable ModelFiles files) {
     /**
-     * Master weights, and gradients that not only products write, are FLOAT32.
+     * Master weights are FLOAT32, and so are gradients, but for those that products alone write.
      *
      * @param dtype of weights and activations
      * @param recipe of the layers' products in eight bits; null where they are computed in {@code dtype}

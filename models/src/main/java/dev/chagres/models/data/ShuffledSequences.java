@@ -23,7 +23,7 @@ public final class ShuffledSequences implements SequenceStream {
     private final SplitMix random = new SplitMix();
 
     private Window window = new Window();
-    /** The window that is read next, or the thread that reads it; null before the first and where all is in one. */
+    /** Reads the next window, on a thread; null before the first one and where all is in one. */
     private @Nullable FutureTask<Window> ahead;
 
     private Window spare = new Window();
