@@ -1,10 +1,11 @@
-"""What Transformer Engine for PyTorch computes of the cases that WriteLayerCases and WriteOptionCases wrote, and ours beside it.
+"""What Transformer Engine for PyTorch computes of the cases that WriteCases wrote, and ours beside it.
 
 A case has a kind (KINDS); of each there is `theirs`, which computes, and `ours`, which takes the same results from the file.
 """
 import contextlib, itertools, json, os, struct
 
 os.environ["NVTE_UNFUSED_ATTN"] = "1"  # what cuDNN has no attention for, TE computes in PyTorch
+os.environ["NVIDIA_TF32_OVERRIDE"] = "0"  # what is computed in FP32 is to be exact
 
 import torch
 import transformer_engine.pytorch as te
@@ -92,10 +93,10 @@ def of_parameter(kind, name, tensors, prefixes):
     raise OwnMistake(f"no name for TE's parameter {name}")
 
 
-def module(kind, arguments, tensors):
-    """TE's module with our weights, and its parameters by name."""
+def module(kind, arguments, tensors, dtype=torch.bfloat16):
+    """TE's module of a type with our weights, and its parameters by name."""
     tuples = {name: tuple(value) for name, value in arguments.items() if isinstance(value, list)}
-    made = getattr(te, kind)(**(arguments | tuples), params_dtype=torch.bfloat16, device="cuda")
+    made = getattr(te, kind)(**(arguments | tuples), params_dtype=dtype, device="cuda")
     named = dict(made.named_parameters())
     given = {name: tensor for name, tensor in tensors.items() if name.startswith("weight.")}
     if sum(parameter.numel() for parameter in named.values()) != sum(tensor.numel() for tensor in given.values()):
@@ -191,17 +192,25 @@ def forward_arguments(layer, call, tensors):
     return given | (packed_arguments(layer, call) if thd else dense_arguments(layer, call, tensors))
 
 
+def fused_adam(arguments, weights):
+    """TE's optimizer; FP32 weights have no masters."""
+    given = {name: getattr(torch, value) if name.endswith("dtype") else value for name, value in arguments.items()}
+    given |= {"betas": tuple(given["betas"]), "master_weights": given["master_weights"] and weights[0].dtype != torch.float32}
+    return te.optimizers.FusedAdam(weights, **given)
+
+
 def their_layer(arguments, call, tensors, x, memory):
     form = arguments["attn_input_format"]
     os.environ["NVTE_ALLOW_NONDETERMINISTIC_ALGO"] = "0" if call["deterministic"] else "1"
     layer, named = module("TransformerLayer", arguments | dict(
-        hidden_dropout=0, attention_dropout=0, fuse_qkv_params=True, qkv_weight_interleaved=False), tensors)
+        hidden_dropout=0, attention_dropout=0, fuse_qkv_params=True, qkv_weight_interleaved=False), tensors, x.dtype)
+    adam = fused_adam(call["adam"], list(named.values())) if "adam" in call else None
     given = forward_arguments(arguments, call, tensors)
     bias = None
     if call["scores"] in BIASES:
         given["core_attention_bias"] = bias = tensors["bias"].clone().requires_grad_()
     own = recipe(call["recipe"])
-    for factor in call["steps"]:  # a recipe learns its scales in those before the last
+    for factor, jump in zip(call["steps"], call["gradients"]):  # a recipe learns its scales in those before the last
         leaf = (shaped(x, form, call["lengths"], call["padded"]) * factor).requires_grad_()
         read = None
         if memory is not None:
@@ -211,7 +220,9 @@ def their_layer(arguments, call, tensors, x, memory):
                 tensor.grad = None
         with te.autocast(enabled=own is not None, recipe=own):
             y = layer(leaf, encoder_output=read, **given)
-        y.backward(shaped(tensors["dy"], form, call["lengths"], call["padded"]))
+        y.backward(shaped(tensors["dy"].to(y.dtype) * jump, form, call["lengths"], call["padded"]))
+        if adam is not None:
+            adam.step()
     columns = x.shape[-1]
     rows = lambda tensor, which: tensor.detach().reshape(-1, columns)[which]
     results = {"y": rows(y, query_rows(arguments, call)), "dx": rows(leaf.grad, query_rows(arguments, call))}
@@ -219,7 +230,17 @@ def their_layer(arguments, call, tensors, x, memory):
         results["dmemory"] = rows(read.grad, key_rows(arguments, call))
     if bias is not None:
         results["dbias"] = bias.grad
-    return results | {name: parameter.grad for name, parameter in named.items()}
+    if adam is None:
+        return results | {name: parameter.grad for name, parameter in named.items()}
+    masters = {name: adam.state[parameter].get("master_param", parameter).detach() for name, parameter in named.items()}
+    return results | moves(masters, tensors, named)
+
+
+def moves(masters, tensors, shapes):
+    """How far steps of an optimizer have moved each parameter."""
+    return {name: master.view_as(shapes[name]).double()
+            - of_parameter("weight.", name, tensors, ATTENTION).view_as(shapes[name]).double()
+            for name, master in masters.items()}
 
 
 def our_layer(arguments, call, tensors, expected):
@@ -228,7 +249,10 @@ def our_layer(arguments, call, tensors, expected):
         results["dmemory"] = tensors["dmemory"][key_rows(arguments, call)]
     if "dbias" in expected:
         results["dbias"] = tensors["dbias"]
-    return results | our_gradients("TransformerLayer", tensors, expected, expected.keys() - results.keys())
+    names = expected.keys() - results.keys()
+    if "adam" in call:
+        return results | moves({name: of_parameter("master.", name, tensors, ATTENTION) for name in names}, tensors, expected)
+    return results | our_gradients("TransformerLayer", tensors, expected, names)
 
 
 # Norms with two readers
@@ -270,9 +294,8 @@ def our_loss(arguments, call, tensors, expected):
 
 
 def their_adam(arguments, call, tensors, x, memory):
-    given = {name: getattr(torch, value) if name.endswith("dtype") else value for name, value in arguments.items()}
     weight = torch.nn.Parameter(x.clone())
-    adam = te.optimizers.FusedAdam([weight], **given | {"betas": tuple(given["betas"])})
+    adam = fused_adam(arguments, [weight])
     for step in range(call["steps"]):
         weight.grad = tensors[f"gradient.{step}"].clone()
         adam.step()

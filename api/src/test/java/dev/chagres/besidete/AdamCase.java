@@ -68,7 +68,7 @@ record AdamCase(DType dtype, Config config, int rows, int columns, long seed) im
                 Parameters parameters = Parameters.allocate(device, plan, dtype, 1)) {
             weight.weight().set(scope.stream(), DrawnCase.normal(random, (long) rows * columns, 1));
             parameters.changed();
-            State.Builder state = new State.Builder().tensor("x", copy(weight.weight(), scope));
+            State.Builder state = new State.Builder().tensor("x", DrawnCase.copy(weight.weight(), scope));
             try (AdamW adam = new AdamW(parameters, config)) {
                 for (int step = 0; step < STEPS; step++) {
                     Tensor gradient = gradient(scope, random);
@@ -83,32 +83,13 @@ record AdamCase(DType dtype, Config config, int rows, int columns, long seed) im
         }
     }
 
-    private static Tensor copy(Tensor tensor, Scope scope) {
-        Tensor copy = scope.like(tensor);
-        copy.copyFrom(scope.stream(), tensor);
-        return copy;
-    }
-
     /** TE wants gradients of the weight's type: ours, in FP32, get the rounded numbers. */
     private Tensor gradient(Scope scope, SplittableRandom random) {
         return DrawnCase.tensor(scope, dtype, DrawnCase.normal(random, (long) rows * columns, 1), rows, columns);
     }
 
     private String constructor() {
-        return TeArguments.json(out -> {
-            out.writeNumberField("lr", RATE);
-            TeArguments.floats(out, "betas", List.of(config.beta1(), config.beta2()));
-            out.writeNumberField("eps", config.epsilon());
-            out.writeNumberField("weight_decay", config.weightDecay());
-            out.writeBooleanField("bias_correction", config.biasCorrection() == BiasCorrection.YES);
-            out.writeBooleanField("adam_w_mode", config.decayMode() == WeightDecay.DECOUPLED);
-            out.writeBooleanField("master_weights", dtype != DType.FLOAT32);
-            out.writeBooleanField(
-                    "store_param_remainders", dtype != DType.FLOAT32 && config.masters() == Masters.REMAINDER);
-            String moments = config.momentDType() == DType.FLOAT32 ? "float32" : "bfloat16";
-            out.writeStringField("exp_avg_dtype", moments);
-            out.writeStringField("exp_avg_sq_dtype", moments);
-        });
+        return TeArguments.json(out -> TeArguments.adam(out, config, RATE, dtype));
     }
 
     private String call() {

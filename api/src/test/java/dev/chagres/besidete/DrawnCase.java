@@ -34,6 +34,12 @@ interface DrawnCase {
         }
     }
 
+    static Tensor copy(Tensor tensor, Scope scope) {
+        Tensor copy = scope.like(tensor);
+        copy.copyFrom(scope.stream(), tensor);
+        return copy;
+    }
+
     static Tensor tensor(Scope scope, DType dtype, float[] values, long... sizes) {
         Tensor tensor = scope.tensor(dtype, Shape.of(sizes));
         tensor.set(scope.stream(), values);

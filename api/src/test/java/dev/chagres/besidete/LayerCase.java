@@ -10,6 +10,8 @@ import dev.chagres.recipe.Float8CurrentScaling;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.te.AttentionProblem.Order;
 import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 import java.util.Locale;
 import org.jspecify.annotations.Nullable;
@@ -26,6 +28,7 @@ import org.jspecify.annotations.Nullable;
  * @param tokens the sequences of x
  * @param keys the sequences of the memory, which a decoder's layer reads
  * @param start the position of each sequence's first token
+ * @param course what happens in its steps
  * @param seed of weights and inputs
  */
 record LayerCase(
@@ -38,6 +41,7 @@ record LayerCase(
         TokenRows tokens,
         TokenRows keys,
         int start,
+        Course course,
         long seed)
         implements DrawnCase {
     /** What a first step's inputs are multiplied by where a recipe remembers magnitudes: largest and latest then differ. */
@@ -52,7 +56,17 @@ record LayerCase(
             TokenRows tokens,
             TokenRows keys,
             long seed) {
-        this(precision, precision.recipe(), config, rotary, scores, Owner.ALL, tokens, keys, 0, seed);
+        this(precision, precision.recipe(), config, rotary, scores, Owner.ALL, tokens, keys, 0, Course.STANDARD, seed);
+    }
+
+    /**
+     * What happens in the steps.
+     *
+     * @param jump what the gradient of y is multiplied by in the last step, a power of two
+     * @param updates steps of AdamW, which are then all steps; 0 for none
+     */
+    record Course(int jump, int updates) {
+        static final Course STANDARD = new Course(1, 0);
     }
 
     /** What is done with scores. */
@@ -138,23 +152,27 @@ record LayerCase(
     }
 
     LayerCase with(@Nullable Recipe newRecipe) {
-        return new LayerCase(precision, newRecipe, config, rotary, scores, owner, tokens, keys, start, seed);
+        return new LayerCase(precision, newRecipe, config, rotary, scores, owner, tokens, keys, start, course, seed);
     }
 
     LayerCase with(TransformerLayerConfig newConfig) {
-        return new LayerCase(precision, recipe, newConfig, rotary, scores, owner, tokens, keys, start, seed);
+        return new LayerCase(precision, recipe, newConfig, rotary, scores, owner, tokens, keys, start, course, seed);
     }
 
     LayerCase with(Scores newScores, Owner newOwner) {
-        return new LayerCase(precision, recipe, config, rotary, newScores, newOwner, tokens, keys, start, seed);
+        return new LayerCase(precision, recipe, config, rotary, newScores, newOwner, tokens, keys, start, course, seed);
     }
 
     LayerCase with(TokenRows newTokens, TokenRows newKeys) {
-        return new LayerCase(precision, recipe, config, rotary, scores, owner, newTokens, newKeys, start, seed);
+        return new LayerCase(precision, recipe, config, rotary, scores, owner, newTokens, newKeys, start, course, seed);
     }
 
     LayerCase with(@Nullable RotaryConfig newRotary, int newStart) {
-        return new LayerCase(precision, recipe, config, newRotary, scores, owner, tokens, keys, newStart, seed);
+        return new LayerCase(precision, recipe, config, newRotary, scores, owner, tokens, keys, newStart, course, seed);
+    }
+
+    LayerCase with(Course newCourse) {
+        return new LayerCase(precision, recipe, config, rotary, scores, owner, tokens, keys, start, newCourse, seed);
     }
 
     boolean decodes() {
@@ -168,11 +186,21 @@ record LayerCase(
 
     /** Returns what the inputs of each step are multiplied by; the last is compared. A recipe learns its scales in those before. */
     List<Integer> steps() {
+        if (course.updates > 0) {
+            return Collections.nCopies(course.updates, 1);
+        }
         if (recipe == null) {
             return List.of(1);
         }
         return recipe instanceof DelayedScaling delayed && !delayed.equals(DelayedScaling.standard())
                 ? List.of(WARM, 1, 1)
                 : List.of(1, 1);
+    }
+
+    /** Returns what the gradient of y of each step is multiplied by. */
+    List<Integer> gradients() {
+        List<Integer> factors = new ArrayList<>(Collections.nCopies(steps().size(), 1));
+        factors.set(factors.size() - 1, course.jump);
+        return factors;
     }
 }

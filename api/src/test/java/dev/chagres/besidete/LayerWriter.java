@@ -8,6 +8,7 @@ import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.conformance.TokenRows;
 import dev.chagres.layer.TransformerLayer;
+import dev.chagres.optim.AdamW;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
@@ -19,7 +20,7 @@ import dev.chagres.recipe.Recipe;
 import dev.chagres.te.Normalization.Gamma;
 import java.nio.file.Path;
 import java.util.Arrays;
-import java.util.List;
+import java.util.Objects;
 import java.util.SplittableRandom;
 import org.jspecify.annotations.Nullable;
 
@@ -28,6 +29,11 @@ final class LayerWriter {
     private static final float WEIGHT = 0.06f;
     private static final float VECTOR = 0.1f;
     private static final int POSITIONS = 1024;
+    private static final String MASTER = ".master";
+    /** How layers are trained; without decay, which TE has for norms and biases, too. */
+    static final AdamW.Config ADAM = new AdamW.Config(0.9f, 0.95f, 1e-8f, 0);
+    /** Rate of the steps of {@link #ADAM}. */
+    static final float RATE = 1e-3f;
 
     private final Device device;
     private final LayerCase drawn;
@@ -53,32 +59,55 @@ final class LayerWriter {
         try (Scope scope = device.openScope();
                 Pass pass = Pass.training(device);
                 Parameters parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 1);
-                Quantizers quantizers = recipe == null ? null : Quantizers.allocate(parameters, recipe)) {
+                Quantizers quantizers = recipe == null ? null : Quantizers.allocate(parameters, recipe);
+                AdamW adam = drawn.course().updates() == 0 ? null : new AdamW(parameters, ADAM)) {
             Inputs inputs = inputs(parameters, scope, random);
             ScoreTensors scores = ScoreTensors.draw(drawn, layer, scope, random);
             rotate(scope);
             if (quantizers != null) {
                 pass.autocast(quantizers);
             }
-            List<Integer> steps = drawn.steps();
-            for (int factor : steps.subList(0, steps.size() - 1)) {
-                step(inputs.times(factor, scope), scores, pass);
+            State.Builder state = new State.Builder();
+            if (adam == null) {
+                DrawnCase.addTo(state, parameters);
+            } else {
+                for (Parameter parameter : parameters.all()) {
+                    state.tensor("weight." + parameter.name(), DrawnCase.copy(parameter.weight(), scope));
+                }
+                adam.state().tensors().forEach((name, tensor) -> {
+                    if (name.endsWith(MASTER)) {
+                        state.tensor("master." + name.substring(0, name.length() - MASTER.length()), tensor);
+                    }
+                });
+            }
+            Step last = steps(inputs, scores, pass, parameters, adam, scope);
+            state.tensor("x", inputs.x)
+                    .tensor("dy", inputs.dy)
+                    .tensor("y", last.y)
+                    .tensor("dx", last.dx);
+            scores.addTo(state, last.dbias);
+            if (drawn.decodes()) {
+                state.tensor("memory", inputs.memory).tensor("dmemory", last.dmemory);
+            }
+            DrawnCase.save(device, file, state, TeArguments.constructor(drawn), TeArguments.call(drawn));
+        }
+    }
+
+    /** Computes all steps and returns the last. */
+    private Step steps(
+            Inputs inputs, ScoreTensors scores, Pass pass, Parameters parameters, @Nullable AdamW adam, Scope scope) {
+        Step last = null;
+        for (int i = 0; i < drawn.steps().size(); i++) {
+            if (last != null && adam == null) {
                 parameters.completeGradients();
                 parameters.nextStep();
             }
-            Step step = step(inputs, scores, pass);
-            State.Builder state = new State.Builder();
-            state.tensor("x", inputs.x)
-                    .tensor("dy", inputs.dy)
-                    .tensor("y", step.y)
-                    .tensor("dx", step.dx);
-            scores.addTo(state, step.dbias);
-            if (drawn.decodes()) {
-                state.tensor("memory", inputs.memory).tensor("dmemory", step.dmemory);
+            last = step(inputs.times(drawn.steps().get(i), drawn.gradients().get(i), scope), scores, pass);
+            if (adam != null) {
+                adam.step(RATE);
             }
-            DrawnCase.addTo(state, parameters);
-            DrawnCase.save(device, file, state, TeArguments.constructor(drawn), TeArguments.call(drawn));
         }
+        return Objects.requireNonNull(last);
     }
 
     private void rotate(Scope scope) {
@@ -92,14 +121,15 @@ final class LayerWriter {
     }
 
     private record Inputs(Sequences sequences, Tensor x, Tensor dy, Tensor memory) {
-        /** Returns the same with x and memory times a power of two. */
-        Inputs times(int factor, Scope scope) {
-            return factor == 1
-                    ? this
-                    : new Inputs(sequences, times(x, factor, scope), dy, times(memory, factor, scope));
+        /** Returns the same with x and memory times a power of two, and dy times another. */
+        Inputs times(int factor, int jump, Scope scope) {
+            return new Inputs(sequences, times(x, factor, scope), times(dy, jump, scope), times(memory, factor, scope));
         }
 
         private static Tensor times(Tensor tensor, int factor, Scope scope) {
+            if (factor == 1) {
+                return tensor;
+            }
             float[] values = tensor.toFloats(scope.stream());
             for (int i = 0; i < values.length; i++) {
                 values[i] *= factor;

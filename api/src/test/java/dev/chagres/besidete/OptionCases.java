@@ -2,6 +2,7 @@ package dev.chagres.besidete;
 
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.RotaryConfig;
+import dev.chagres.besidete.LayerCase.Course;
 import dev.chagres.besidete.LayerCase.Owner;
 import dev.chagres.besidete.LayerCase.Precision;
 import dev.chagres.besidete.LayerCase.Scores;
@@ -9,6 +10,8 @@ import dev.chagres.conformance.TokenRows;
 import dev.chagres.layer.CrossAttentionConfig;
 import dev.chagres.layer.QkNorm;
 import dev.chagres.layer.TransformerLayerConfig;
+import dev.chagres.recipe.AttentionPrecision;
+import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.te.QkvFormat;
 import dev.chagres.te.SoftmaxType;
 import java.util.ArrayList;
@@ -22,6 +25,7 @@ import java.util.random.RandomGenerator;
 final class OptionCases {
     private static final int LATEST_START = 300;
     private static final int WIDEST_GAP = 9;
+    private static final int UPDATES = 8;
     private static final int HEAD_DIM_IN_EIGHT_BITS = 128;
 
     private final Precision precision;
@@ -185,13 +189,32 @@ final class OptionCases {
 
     /** A layer whose attention cuDNN has in eight bits. */
     LayerCase quantizedAttention(boolean withRotation) {
-        return plain(found -> isDense(found)
-                && hasPlainScores(found)
-                && found.config().attention().headDim() == HEAD_DIM_IN_EIGHT_BITS
-                && found.config().attention().mask().windowLeft() < 0
-                && !isBottomRight(found)
+        return plain(found -> fitsEightBits(found, withRotation));
+    }
+
+    private static boolean fitsEightBits(LayerCase drawn, boolean withRotation) {
+        return isDense(drawn)
+                && hasPlainScores(drawn)
+                && drawn.config().attention().headDim() == HEAD_DIM_IN_EIGHT_BITS
+                && drawn.config().attention().mask().windowLeft() < 0
+                && !isBottomRight(drawn)
                 && (withRotation
-                        || (found.rotary() == null
-                                && found.config().attention().qkNorm().isNone())));
+                        || (drawn.rotary() == null
+                                && drawn.config().attention().qkNorm().isNone()));
+    }
+
+    /** A layer that is trained, dense since TE's attention in FP32 takes no packed sequences. */
+    LayerCase trained() {
+        return plain(found -> isDense(found) && hasPlainScores(found)).with(new Course(1, UPDATES));
+    }
+
+    /** Causal attention in eight bits with grouped heads, whose gradients become four to 32 times as large from one step to the next. */
+    LayerCase jumping() {
+        return plain(found -> fitsEightBits(found, false)
+                        && found.config().attention().mask().kind() == AttentionMask.Kind.CAUSAL
+                        && found.config().attention().keyHeads()
+                                < found.config().attention().heads())
+                .with(DelayedScaling.standard().withAttention(AttentionPrecision.FP8_MHA))
+                .with(new Course(4 << random.nextInt(4), 0));
     }
 }

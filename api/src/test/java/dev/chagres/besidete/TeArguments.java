@@ -2,6 +2,7 @@ package dev.chagres.besidete;
 
 import com.fasterxml.jackson.core.JsonFactory;
 import com.fasterxml.jackson.core.JsonGenerator;
+import dev.chagres.DType;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.RotaryConfig;
 import dev.chagres.besidete.LayerCase.Scores;
@@ -16,8 +17,12 @@ import dev.chagres.layer.TransformerLayerConfig;
 import dev.chagres.layer.TransformerLayerConfig.BranchOrder;
 import dev.chagres.layer.TransformerLayerConfig.NormPlacement;
 import dev.chagres.layer.TransformerLayerConfig.ResidualSource;
+import dev.chagres.optim.AdamW.Config;
+import dev.chagres.optim.AdamW.Masters;
 import dev.chagres.te.Activation;
 import dev.chagres.te.FusedRope.Pairing;
+import dev.chagres.te.MultiTensor.BiasCorrection;
+import dev.chagres.te.MultiTensor.WeightDecay;
 import dev.chagres.te.Normalization.Gamma;
 import dev.chagres.te.QkvFormat;
 import java.io.IOException;
@@ -108,6 +113,12 @@ final class TeArguments {
             out.writeStringField("scores", drawn.scores().word());
             out.writeBooleanField("deterministic", drawn.isDeterministic());
             numbers(out, "steps", drawn.steps());
+            numbers(out, "gradients", drawn.gradients());
+            if (drawn.course().updates() > 0) {
+                out.writeObjectFieldStart("adam");
+                adam(out, LayerWriter.ADAM, LayerWriter.RATE, DType.BFLOAT16);
+                out.writeEndObject();
+            }
             words(out, "options", CaseOption.of(drawn));
             if (rotary != null) {
                 out.writeObjectFieldStart("rotary");
@@ -116,6 +127,22 @@ final class TeArguments {
                 out.writeNumberField("start", drawn.start());
             }
         });
+    }
+
+    /** Writes the arguments of {@code te.optimizers.FusedAdam} for weights of a type. */
+    static void adam(JsonGenerator out, Config config, float rate, DType dtype) throws IOException {
+        out.writeNumberField("lr", rate);
+        floats(out, "betas", List.of(config.beta1(), config.beta2()));
+        out.writeNumberField("eps", config.epsilon());
+        out.writeNumberField("weight_decay", config.weightDecay());
+        out.writeBooleanField("bias_correction", config.biasCorrection() == BiasCorrection.YES);
+        out.writeBooleanField("adam_w_mode", config.decayMode() == WeightDecay.DECOUPLED);
+        out.writeBooleanField("master_weights", dtype != DType.FLOAT32);
+        out.writeBooleanField(
+                "store_param_remainders", dtype != DType.FLOAT32 && config.masters() == Masters.REMAINDER);
+        String moments = config.momentDType() == DType.FLOAT32 ? "float32" : "bfloat16";
+        out.writeStringField("exp_avg_dtype", moments);
+        out.writeStringField("exp_avg_sq_dtype", moments);
     }
 
     /** Writes the arguments of {@code RotaryPositionEmbedding}. */
@@ -171,7 +198,7 @@ final class TeArguments {
         out.writeEndArray();
     }
 
-    static void floats(JsonGenerator out, String name, List<Float> numbers) throws IOException {
+    private static void floats(JsonGenerator out, String name, List<Float> numbers) throws IOException {
         out.writeArrayFieldStart(name);
         for (float number : numbers) {
             out.writeNumber(number);
