@@ -3,9 +3,9 @@
     compare_with_te.py FOLDER COUNT OUTPUT.csv [FIRST STRIDE]
 
 Needs an NVIDIA GPU and Transformer Engine for PyTorch 2.20.2. Of every case TE gets the same weights and inputs (te_side.py). A line is
-written for each: the arguments, and ||ours - TE|| / ||TE|| of the output, of the input's gradients and of the gradient of every
-parameter. A case that TE refuses is kept with what TE said. Files may still be being written; FIRST and STRIDE share the work among
-processes. summarize_te.py counts what the files of all have.
+written for each: the arguments, and ||ours - TE|| / ||TE|| of the output, of the input's gradients and of the gradient of that
+parameter which is furthest. A case that TE refuses is kept with what TE said. OUTPUT.csv.results.csv has a line for each result. Files may
+still be being written; FIRST and STRIDE share the work among processes. summarize_te.py counts what the files of all have.
 
 Where a gradient is cast to E5M2 twice on its way, and where a derivative jumps, one BF16 rounding moves it by several percent.
 TE therefore runs a second time over inputs, x and memory, that are moved by up to one BF16 rounding. Where products run in eight
@@ -23,6 +23,7 @@ import te_side
 
 COLUMNS = ("case", "seed", "kind", "precision", "layer", "call", "attention", "refused", "y", "dx", "dmemory", "furthest", "of",
            "TE itself", "from wider", "TE from wider", "beyond the limit", "furthest from FP32 scores", "beyond with FP32 scores", "failed")
+RESULTS = ("case", "precision", "result", "ours", "TE itself", "from wider", "TE from wider")
 LIMITS = {"fp32": 1e-4, "bf16": 1e-2, "fp8-delayed": 6e-2, "fp8-current": 6e-2, "fp8-block": 6e-2}
 # Moments in BF16 are rounded in each step, and a rounding that goes the other way shows in an FP32 weight.
 BF16_MOMENTS = 1e-2
@@ -104,8 +105,8 @@ def limit_of(layer, call):
     return BF16_MOMENTS if layer.get("exp_avg_dtype") == "bfloat16" else LIMITS[call["precision"]]
 
 
-def line(number, layer, call, tensors):
-    """The line of a case, and whether it fails."""
+def line(number, layer, call, tensors, of_results):
+    """The line of a case, and whether it fails; its results have lines of their own."""
     about = (number, call["seed"], call["kind"], call["precision"], json.dumps(layer), json.dumps(call))
     limit = limit_of(layer, call)
     try:
@@ -116,6 +117,7 @@ def line(number, layer, call, tensors):
     except Exception as refusal:  # of whatever type TE's are
         said = (f"{type(refusal).__name__}: {refusal}".splitlines() or [""])[0][:300]
         return (*about, "", said), isinstance(refusal, te_side.OwnMistake)
+    of_results.writerows((number, call["precision"], name, *(f"{value:.3e}" for value in result)) for name, result in results.items())
     named = ("y", "dx", "dmemory")
     others = [name for name in results if name not in named]
     furthest = max(others, key=lambda name: results[name].ours) if others else "y"
@@ -147,16 +149,18 @@ def is_alive():
 
 def main(folder, count, output, first=0, stride=1, mode="w"):
     failed = 0
-    with open(output, mode, newline="") as file:
-        table = csv.writer(file)
+    with open(output, mode, newline="") as file, open(f"{output}.results.csv", mode, newline="") as results:
+        table, of_results = csv.writer(file), csv.writer(results)
         if mode == "w":
             table.writerow(COLUMNS)
+            of_results.writerow(RESULTS)
         for number in range(first, count, stride):
             path = os.path.join(folder, f"{number:04d}.safetensors")
             wait(path)
-            row, fails = line(number, *te_side.read(path))
+            row, fails = line(number, *te_side.read(path), of_results)
             table.writerow(row)
             file.flush()
+            results.flush()
             failed += fails
             if not is_alive():  # goes on in a process of its own
                 again = [sys.executable, __file__, folder, str(count), output, str(number + stride), str(stride), "a"]
