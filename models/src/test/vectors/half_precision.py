@@ -38,8 +38,7 @@ else:
 torch.manual_seed(3)
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.backends.cuda.matmul.allow_tf32 = False
-model = build(config).to(torch.bfloat16)
-model.save_pretrained(folder)
+build(config).to(torch.bfloat16).save_pretrained(folder)
 generator = torch.Generator().manual_seed(5)
 lengths = (97, 64, 30)
 ids, labels = [], []
@@ -59,7 +58,7 @@ for length in lengths:
 
 
 def logits(dtype):
-    own = model.to(device=device, dtype=dtype).eval()
+    own = build.from_pretrained(folder, dtype=dtype).to(device).eval()  # a model's own .to(dtype) would round the frequencies of its rotation
     with torch.no_grad():
         return torch.cat([own(input_ids=part[None].to(device), attention_mask=torch.ones_like(part)[None].to(device)).logits[0].float().cpu()
                           for part in ids]).contiguous()
