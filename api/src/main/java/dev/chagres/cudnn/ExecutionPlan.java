@@ -365,6 +365,13 @@ public final class ExecutionPlan implements AutoCloseable {
         return text.toString();
     }
 
+    /** Leaves the plan to its device, which closes it when it is closed itself: no leak is told of it any more. */
+    public ExecutionPlan leaveToDevice() {
+        ensureOpen();
+        Leaks.closed(trace);
+        return this;
+    }
+
     /**
      * Waits for the device and frees the plan and its packs, or keeps them while graphs live that may run them. A second call does nothing.
      *

@@ -24,11 +24,16 @@ import dev.chagres.te.QkvLayout.Packing;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The calls of attention's kernels: cuDNN's or our own, as {@link KernelChoice} says.
+ * The calls of attention's kernels: cuDNN's or our own, as {@link KernelChoice} says, and cuDNN's graphs of a soft cap instead of our own.
  *
  * <p>Threading: the device's thread.
  */
-record AttentionCalls(AttentionConfig config, AttentionProblems problems, ScoreMods rules, FusedScoreMods scores) {
+record AttentionCalls(
+        AttentionConfig config,
+        AttentionProblems problems,
+        ScoreMods rules,
+        FusedScoreMods scores,
+        CappedAttention capped) {
     /** cuDNN builds a kernel plan for each longest length; rounding up keeps them few. */
     private static final long LENGTH_STEP = 128;
 
@@ -65,6 +70,7 @@ record AttentionCalls(AttentionConfig config, AttentionProblems problems, ScoreM
         AttentionKernels kernels = scales == null
                 ? KernelChoice.attention(scores, layout, q.dtype(), sequences, pass)
                 : AttentionKernels.FUSED;
+        record.capped = false;
         boolean drops = pass.isTraining() && !config.dropout().isNone();
         AttentionProblem problem = kernels == AttentionKernels.FUSED
                 ? scores.problem(layout, sequences, drops)
@@ -94,7 +100,12 @@ record AttentionCalls(AttentionConfig config, AttentionProblems problems, ScoreM
             case TILED -> {
                 FusedScoreMods.clear(tensors);
                 place(record.place, sequences);
-                Attention.forward(problem, tensors, record.applied.scores, record.place, pass.stream());
+                if (isCapped(kernels, layout, q.dtype(), sequences, pass)) {
+                    record.capped = true;
+                    capped.forward(tensors, sequences, pass);
+                } else {
+                    Attention.forward(problem, tensors, record.applied.scores, record.place, pass.stream());
+                }
             }
         }
         record.query.set(q);
@@ -110,6 +121,10 @@ record AttentionCalls(AttentionConfig config, AttentionProblems problems, ScoreM
         record.sequences = told;
         record.attended = sequences;
         record.kernels = kernels;
+    }
+
+    private boolean isCapped(AttentionKernels kernels, QkvLayout layout, DType dtype, Sequences sequences, Pass pass) {
+        return kernels == AttentionKernels.TILED && capped.refusal(layout, dtype, sequences, pass) == null;
     }
 
     /** Enqueues the gradients of the forward call of {@code record}. */
@@ -131,7 +146,9 @@ record AttentionCalls(AttentionConfig config, AttentionProblems problems, ScoreM
             case TILED -> {
                 Tensor delta = temporary.like(record.statistics.get());
                 rules.prepareGradients(record.applied, pass);
-                Attention.backward(problem, tensors, record.applied.scores, record.place, delta, pass.stream());
+                if (!record.capped || !capped.backward(tensors, delta, sequences, pass)) {
+                    Attention.backward(problem, tensors, record.applied.scores, record.place, delta, pass.stream());
+                }
             }
         }
         rules.addGradients(record.applied, pass);
@@ -164,9 +181,9 @@ record AttentionCalls(AttentionConfig config, AttentionProblems problems, ScoreM
      * count them from 0, so each rank draws from a place of its own.
      */
     private Tensor draw(AttentionKernels kernels, Pass pass) {
-        return kernels == AttentionKernels.TILED
-                ? pass.draw()
-                : pass.draw(Math.toIntExact(DRAWN_AT_MOST * rules.heads().drawer()));
+        return kernels == AttentionKernels.FUSED
+                ? pass.draw(Math.toIntExact(DRAWN_AT_MOST * rules.heads().drawer()))
+                : pass.draw();
     }
 
     /** Sets the positions of the queries of a {@link dev.chagres.attention.PackedChunk} in their sequences, whose keys are all there. */
@@ -212,8 +229,16 @@ record AttentionCalls(AttentionConfig config, AttentionProblems problems, ScoreM
     String explain(DType dtype, Sequences told, Pass pass) {
         Sequences sequences = attended(told);
         QkvLayout layout = QkvLayout.separate(sequences.format());
-        boolean fused = KernelChoice.attention(scores, layout, dtype, sequences, pass) == AttentionKernels.FUSED;
-        return "attention by " + KernelChoice.attentionReason(scores, layout, dtype, sequences, pass)
+        AttentionKernels kernels = KernelChoice.attention(scores, layout, dtype, sequences, pass);
+        boolean fused = kernels == AttentionKernels.FUSED;
+        boolean graph = isCapped(kernels, layout, dtype, sequences, pass);
+        String reason = graph
+                ? capped.explain(sequences)
+                : KernelChoice.attentionReason(scores, layout, dtype, sequences, pass);
+        return "attention by " + reason
+                + (!fused && !graph && config.softcap() > 0
+                        ? ", and " + capped.refusal(layout, dtype, sequences, pass)
+                        : "")
                 + (sequences == told ? "" : "; dense, for all sequences have " + sequences.length() + " tokens")
                 + rules.explain()
                 + (fused && !config.dropout().isNone() ? rules.heads().explainDropout() : "")

@@ -33,7 +33,8 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>cuDNN's fused kernels compute BFLOAT16 and FLOAT16. Our own tiled kernels compute the cases that cuDNN does not support: FLOAT32,
  * padded batches of one token a sequence, and most changes of the scores before the softmax; and, as they are faster there, heads of at
- * most 32 columns without dropout whose scores are unchanged. {@link dev.chagres.ops.Attention} says what they round. TE is asked which
+ * most 32 columns without dropout whose scores are unchanged. A soft cap alone, over dense sequences of full length in 16 bits with query, key
+ * and value apart, is computed by graphs of cuDNN's. {@link dev.chagres.ops.Attention} says what they round. TE is asked which
  * changes of scores cuDNN supports: a bias and a softmax with an extra term for padded sequences, and ALiBi with standard slopes under a
  * causal mask. The choice is the same on every provider.
  *
@@ -89,7 +90,12 @@ public final class DotProductAttention implements Named {
         }
         rules = new ScoreMods(config, plan);
         AttentionProblems problems = new AttentionProblems(config);
-        calls = new AttentionCalls(config, problems, rules, new FusedScoreMods(config, rules, problems));
+        calls = new AttentionCalls(
+                config,
+                problems,
+                rules,
+                new FusedScoreMods(config, rules, problems),
+                new CappedAttention(config, rules));
         inputs = new AttentionInputs(name, config);
         choice = new QuantizedAttention(config, rules, problems, plan);
         quantized = new QuantizedHeads(choice, inputs, calls);

@@ -67,6 +67,9 @@ final class SavedAttention extends SavedContext {
     Form form = Form.SEPARATE;
     AttentionKernels kernels = AttentionKernels.FUSED;
 
+    /** Whether a graph of cuDNN's has computed what our own kernels would have. */
+    boolean capped;
+
     /** Throws if a tensor that forward read or wrote has lost its memory. */
     void check() {
         query.get();

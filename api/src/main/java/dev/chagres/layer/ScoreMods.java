@@ -149,11 +149,16 @@ final class ScoreMods {
         return readers == null ? null : readers.latest(pass);
     }
 
+    /** Returns whether nothing is added to scores, and no mask by element hides some. */
+    boolean addsNothing(Sequences sequences) {
+        return biases == null && alibi == null && sequences.scoreMask() == null;
+    }
+
     /** Returns why cuDNN's kernels are not asked, whatever the lengths; or null. */
     @Nullable
     String never(Sequences sequences) {
         if (config.softcap() > 0) {
-            return "cuDNN has no soft cap of the scores";
+            return "TE has no soft cap of the scores";
         }
         if (sequences.scoreMask() != null) {
             return "cuDNN has no mask by element";

@@ -366,7 +366,7 @@ class RecipeAttentionConformance {
         explains(
                 not + "cuDNN has a window in eight bits only from 9.21 on",
                 config.withMask(AttentionMask.causal().withWindow(8, 0)));
-        explains(not + "cuDNN has no soft cap of the scores", config.withSoftcap(30));
+        explains(not + "TE has no soft cap of the scores", config.withSoftcap(30));
         AttentionConfig sunk = config.withSoftmaxType(SoftmaxType.OFF_BY_ONE);
         explains(not + "cuDNN has a softmax with an extra term in eight bits only from 9.21 on", sunk);
         explains("te_fused_attn_bwd_v2", sunk);

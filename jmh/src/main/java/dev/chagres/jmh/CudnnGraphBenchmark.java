@@ -2,6 +2,8 @@ package dev.chagres.jmh;
 
 import dev.chagres.DType;
 import dev.chagres.Tensor;
+import dev.chagres.attention.AttentionMask;
+import dev.chagres.attention.Sequences;
 import dev.chagres.cudnn.AttentionBuilder;
 import dev.chagres.cudnn.DataType;
 import dev.chagres.cudnn.ExecutionPlan;
@@ -13,16 +15,21 @@ import dev.chagres.cudnn.PointwiseMode;
 import dev.chagres.cudnn.VariantPack;
 import dev.chagres.jmh.states.BenchmarkDevice;
 import dev.chagres.jmh.states.LayerShape;
+import dev.chagres.layer.AttentionConfig;
+import dev.chagres.layer.DotProductAttention;
 import dev.chagres.ops.Attention;
+import dev.chagres.ops.AttentionPlace;
 import dev.chagres.ops.AttentionScores;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.ops.MatrixProduct;
 import dev.chagres.ops.ProductPlan;
+import dev.chagres.pass.Pass;
 import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.AttentionTensors;
 import dev.chagres.te.FusedAttention;
 import dev.chagres.te.Gemm;
 import dev.chagres.te.MaskType;
+import dev.chagres.te.QkvFormat;
 import dev.chagres.te.QkvLayout;
 import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.NullUnmarked;
@@ -43,7 +50,7 @@ import org.openjdk.jmh.annotations.Warmup;
 
 /**
  * What do graphs of cuDNN's cost in BFLOAT16, and three of them by other kernels: products with bias and residual or the exact GELU by two
- * calls, attention with capped scores by our own kernels?
+ * calls, attention with capped scores by our own kernels, with its gradients, too?
  *
  * <p>Timed: {@link #device} until the device is done, and by {@code -prof chagres} the device's own time; {@link #enqueue} the host's calls alone.
  */
@@ -66,6 +73,10 @@ public class CudnnGraphBenchmark {
         CAPPED_ATTENTION,
         /** The same by our own kernels. */
         CAPPED_ATTENTION_BY_OPS,
+        /** The same by a layer, which takes graphs, with its gradients. */
+        CAPPED_TRAINING,
+        /** The same by our own kernels. */
+        CAPPED_TRAINING_BY_OPS,
         /** A product with bias and the exact GELU, as an MLP has it in evaluation. */
         PRODUCT_GELU,
         /** The same by our product and our GELU, as the MLP runs it. */
@@ -93,6 +104,7 @@ public class CudnnGraphBenchmark {
     private final BenchmarkDevice made = new BenchmarkDevice();
     private Runnable call;
     private Tensor y;
+    private Pass pass;
 
     /** For JMH. */
     public CudnnGraphBenchmark() {}
@@ -103,7 +115,8 @@ public class CudnnGraphBenchmark {
         made.open();
         switch (work) {
             case CAUSAL_ATTENTION, CAPPED_ATTENTION -> attention();
-            case CAPPED_ATTENTION_BY_OPS -> attentionByOps();
+            case CAPPED_ATTENTION_BY_OPS, CAPPED_TRAINING_BY_OPS -> attentionByOps();
+            case CAPPED_TRAINING -> attentionByLayer();
             case PRODUCT_GELU, PRODUCT_GELU_RESIDUAL, PRODUCT_RESIDUAL -> product();
             case PRODUCT_GELU_BY_OPS -> productByOps();
             case PRODUCT_RESIDUAL_BY_TE -> productByTe();
@@ -123,7 +136,8 @@ public class CudnnGraphBenchmark {
      */
     private double expected() {
         return switch (work) {
-            case CAUSAL_ATTENTION, CAPPED_ATTENTION, CAPPED_ATTENTION_BY_OPS -> 3;
+            case CAUSAL_ATTENTION, CAPPED_ATTENTION, CAPPED_ATTENTION_BY_OPS, CAPPED_TRAINING, CAPPED_TRAINING_BY_OPS ->
+                3;
             case PRODUCT_GELU_RESIDUAL, PRODUCT_RESIDUAL, PRODUCT_RESIDUAL_BY_TE -> 3;
             case PRODUCT_GELU, PRODUCT_GELU_BY_OPS -> 2.996;
             case LAYER_NORM -> 2;
@@ -207,7 +221,41 @@ public class CudnnGraphBenchmark {
                 .keyLengths(lengths, shape.length());
         tensors.statistics(FusedAttention.statistics(problem, tensors, made.scope()));
         AttentionScores scores = new AttentionScores().softcap(CAP);
-        call = () -> Attention.forward(problem, tensors, scores, made.stream());
+        if (work == Work.CAPPED_ATTENTION_BY_OPS) {
+            call = () -> Attention.forward(problem, tensors, scores, made.stream());
+            return;
+        }
+        tensors.outputGradient(rows(1))
+                .queryGradient(rows(0))
+                .keyGradient(rows(0))
+                .valueGradient(rows(0));
+        Tensor delta = made.scope().like(tensors.statistics());
+        AttentionPlace place = new AttentionPlace();
+        call = () -> {
+            Attention.forward(problem, tensors, scores, made.stream());
+            Attention.backward(problem, tensors, scores, place, delta, made.stream());
+        };
+    }
+
+    private void attentionByLayer() {
+        int heads = Math.toIntExact(shape.heads());
+        DotProductAttention attention =
+                new DotProductAttention(AttentionConfig.of(heads, Math.toIntExact(headDim()), AttentionMask.causal())
+                        .withSoftcap(CAP));
+        Sequences sequences =
+                Sequences.dense(made.scope(), QkvFormat.BSHD, shape.batch(), Math.toIntExact(shape.length()));
+        Tensor q = rows(1);
+        Tensor k = rows(0.5f);
+        Tensor v = rows(3);
+        Tensor dy = rows(1);
+        Tensor dq = rows(0);
+        Tensor dk = rows(0);
+        Tensor dv = rows(0);
+        pass = Pass.training(made.device());
+        call = () -> {
+            y = attention.forward(q, k, v, pass.begin(sequences));
+            attention.backward(dy, dq, dk, dv, pass);
+        };
     }
 
     private Tensor rows(float value) {
@@ -306,6 +354,9 @@ public class CudnnGraphBenchmark {
     /** Closes what was opened. */
     @TearDown
     public void close() {
+        if (pass != null) {
+            pass.close();
+        }
         made.close();
     }
 }
