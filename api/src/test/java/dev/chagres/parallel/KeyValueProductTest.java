@@ -31,6 +31,7 @@ import dev.chagres.witness.CrossAttentionWitness;
 import dev.chagres.witness.NormWitness;
 import dev.chagres.witness.Weights;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -262,7 +263,17 @@ class KeyValueProductTest {
                 float[] own = gradient.split == null ? whole : part(whole, gradient.split, gradient.values.length);
                 if (name.endsWith("key_value.bias")) {
                     // The gradient of the keys' bias is 0: rounding leaves something relative to what cancels.
-                    assertArrayEquals(own, gradient.values, Provider.current() == Provider.CUDA ? 0.1f : 2e-4f, name);
+                    int keys = own.length / 2;
+                    assertArrayEquals(
+                            Arrays.copyOf(own, keys),
+                            Arrays.copyOf(gradient.values, keys),
+                            Provider.current() == Provider.CUDA ? 0.1f : 2e-4f,
+                            name);
+                    close(
+                            Arrays.copyOfRange(own, keys, own.length),
+                            Arrays.copyOfRange(gradient.values, keys, own.length),
+                            tolerance,
+                            name);
                 } else {
                     close(own, gradient.values, tolerance, name);
                 }

@@ -3,6 +3,7 @@ package dev.chagres.bindings;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import com.sun.management.ThreadMXBean;
 import dev.chagres.bindings.nccl.Nccl;
@@ -43,6 +44,9 @@ class StatusTest {
 
     @BeforeAll
     static void openLibrary(@TempDir Path folder) {
+        assumeTrue(
+                OpenedLibraries.LOOKUP.find("cudaGetDevice").isEmpty(),
+                "skipped: another test of this process has opened the libraries of a GPU");
         assertEquals(
                 "Transformer Engine: te_f returned TE_ERROR (1): the library gave no text",
                 assertThrows(TransformerEngineException.class, () -> Status.te(1, "te_f"))

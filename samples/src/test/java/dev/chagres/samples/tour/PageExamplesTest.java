@@ -2,7 +2,9 @@ package dev.chagres.samples.tour;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
+import dev.chagres.Device;
 import dev.chagres.launch.Ranks;
 import java.io.IOException;
 import java.nio.file.Files;
@@ -96,6 +98,7 @@ class PageExamplesTest {
     /** The loss of an even guess is ln 32 = 3.5. */
     @Test
     void thePipelineLearns() {
+        assumeTrue(Device.count() >= 2, "skipped: it needs two devices");
         List<Float> losses = Ranks.local(2).run(rank -> new PipelineProgram().train(rank));
         assertTrue(losses.getLast() < 0.5, () -> "loss: expected below 0.5, got " + losses);
         assertEquals(0, losses.getFirst(), "only the last stage has the loss");

@@ -2,6 +2,7 @@ package dev.chagres.samples.tour;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
@@ -192,6 +193,7 @@ class ReadmeTest {
     /** The loss of an even guess is ln 32 = 3.5. */
     @Test
     void theProgramOfSeveralRanksLearns() {
+        assumeTrue(Device.count() >= 2, "skipped: it needs two devices");
         List<Float> losses = Ranks.local(2).run(rank -> new RanksProgram().train(rank));
         assertTrue(losses.getFirst() < 0.5, () -> "loss: expected below 0.5, got " + losses);
         assertEquals(losses.get(0), losses.get(1), "what ranks sum is the same on each");
