@@ -50,6 +50,8 @@ final class CappedAttention {
     private static final long SCORE_BYTES = 2;
     /** Our own kernels compute gradients faster where a query sees fewer than this share of the keys. */
     private static final int NARROW_SHARE = 8;
+    /** Wider ones, which no sequence fills, are none to a graph. */
+    private static final long WIDEST_WINDOW = 1L << 30;
 
     private record Key(
             AttentionConfig config, DType dtype, QkvFormat format, long batch, long length, long keyLength) {}
@@ -163,7 +165,9 @@ final class CappedAttention {
         }
         if (sequences.format() == QkvFormat.THD
                 || sequences.padding() != Padding.NONE
-                || KernelChoice.isSingle(sequences)) {
+                || KernelChoice.isSingle(sequences)
+                || sequences.tokens() == 0
+                || sequences.keys().tokens() == 0) {
             return "cuDNN's graph of a soft cap takes dense sequences of full length, of several tokens";
         }
         if (layout.packing() == Packing.ALL) {
@@ -258,7 +262,8 @@ final class CappedAttention {
         }
         long keys = sequences.keys().length();
         long left = config.mask().windowLeft();
-        if (left >= 0 && (left + 1 + Math.max(config.mask().windowRight(), 0)) * NARROW_SHARE < keys) {
+        long seen = Math.min(left, keys) + 1 + Math.clamp(config.mask().windowRight(), 0, keys);
+        if (left >= 0 && seen * NARROW_SHARE < keys) {
             return "a window narrower than an eighth of the keys";
         }
         return scoreBytes(sequences) > MOST_SCORE_BYTES
@@ -335,7 +340,7 @@ final class CappedAttention {
         }
 
         private static long keys(long window) {
-            return window < 0 ? Long.MAX_VALUE : window;
+            return window < 0 || window > WIDEST_WINDOW ? Long.MAX_VALUE : window;
         }
 
         private GraphTensor capped(GraphTensor scores) {

@@ -81,6 +81,8 @@ class CappedAttentionTest {
         cases.add(new Case(DType.BFLOAT16, QkvFormat.BSHD, config(2, 2, 128, causal), 40, 16, graphs));
         cases.add(new Case(DType.BFLOAT16, QkvFormat.BSHD, config(4, 1, 40, bottomRight), 16, 40, graphs));
         cases.add(new Case(DType.BFLOAT16, QkvFormat.SBHD, config(2, 1, 64, window), 30, 48, graphs));
+        AttentionMask endless = AttentionMask.none().withWindow(Long.MAX_VALUE, 1L << 40);
+        cases.add(new Case(DType.BFLOAT16, QkvFormat.BSHD, config(1, 1, 8, endless), 9, 17, graphs));
         cases.add(new Case(
                 DType.BFLOAT16,
                 QkvFormat.BSHD,
