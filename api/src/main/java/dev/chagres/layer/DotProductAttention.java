@@ -34,9 +34,9 @@ import org.jspecify.annotations.Nullable;
  * <p>cuDNN's fused kernels compute BFLOAT16 and FLOAT16. Our own tiled kernels compute the cases that cuDNN does not support: FLOAT32,
  * padded batches of one token a sequence, and most changes of the scores before the softmax; and, as they are faster there, heads of at
  * most 32 columns without dropout whose scores are unchanged. A soft cap alone, over dense sequences of full length in 16 bits with query, key
- * and value apart, is computed by graphs of cuDNN's. {@link dev.chagres.ops.Attention} says what they round. TE is asked which
+ * and value apart, is computed by graphs of cuDNN's on a GPU. {@link dev.chagres.ops.Attention} says what they round. TE is asked which
  * changes of scores cuDNN supports: a bias and a softmax with an extra term for padded sequences, and ALiBi with standard slopes under a
- * causal mask. The choice is the same on every provider.
+ * causal mask. But for a soft cap the choice is the same on every provider.
  *
  * <p>Under a recipe whose {@link dev.chagres.recipe.Recipe#attention} says so, cuDNN's kernels compute in eight bits where they can, if
  * this object was made with a plan: query, key and value are cast, and output and gradients have the type of the query. {@link #explain}
@@ -51,6 +51,9 @@ public final class DotProductAttention implements Named {
     private final String name;
     private final AttentionConfig config;
     private final ScoreMods rules;
+    /** Graphs of a soft cap. */
+    final CappedAttention capped;
+
     private final AttentionCalls calls;
     private final AttentionInputs inputs;
     private final QuantizedAttention choice;
@@ -90,12 +93,8 @@ public final class DotProductAttention implements Named {
         }
         rules = new ScoreMods(config, plan);
         AttentionProblems problems = new AttentionProblems(config);
-        calls = new AttentionCalls(
-                config,
-                problems,
-                rules,
-                new FusedScoreMods(config, rules, problems),
-                new CappedAttention(config, rules));
+        capped = new CappedAttention(config, rules);
+        calls = new AttentionCalls(config, problems, rules, new FusedScoreMods(config, rules, problems), capped);
         inputs = new AttentionInputs(name, config);
         choice = new QuantizedAttention(config, rules, problems, plan);
         quantized = new QuantizedHeads(choice, inputs, calls);
