@@ -70,7 +70,7 @@ record AttentionCalls(
         AttentionKernels kernels = scales == null
                 ? KernelChoice.attention(scores, layout, q.dtype(), sequences, pass)
                 : AttentionKernels.FUSED;
-        record.capped = false;
+        record.capped = kernels == AttentionKernels.TILED && capped.refusal(layout, q.dtype(), sequences, pass) == null;
         boolean drops = pass.isTraining() && !config.dropout().isNone();
         AttentionProblem problem = kernels == AttentionKernels.FUSED
                 ? scores.problem(layout, sequences, drops)
@@ -100,8 +100,7 @@ record AttentionCalls(
             case TILED -> {
                 FusedScoreMods.clear(tensors);
                 place(record.place, sequences);
-                if (isCapped(kernels, layout, q.dtype(), sequences, pass)) {
-                    record.capped = true;
+                if (record.capped) {
                     capped.forward(tensors, sequences, pass);
                 } else {
                     Attention.forward(problem, tensors, record.applied.scores, record.place, pass.stream());
@@ -121,10 +120,6 @@ record AttentionCalls(
         record.sequences = told;
         record.attended = sequences;
         record.kernels = kernels;
-    }
-
-    private boolean isCapped(AttentionKernels kernels, QkvLayout layout, DType dtype, Sequences sequences, Pass pass) {
-        return kernels == AttentionKernels.TILED && capped.refusal(layout, dtype, sequences, pass) == null;
     }
 
     /** Enqueues the gradients of the forward call of {@code record}. */
@@ -181,9 +176,9 @@ record AttentionCalls(
      * count them from 0, so each rank draws from a place of its own.
      */
     private Tensor draw(AttentionKernels kernels, Pass pass) {
-        return kernels == AttentionKernels.FUSED
-                ? pass.draw(Math.toIntExact(DRAWN_AT_MOST * rules.heads().drawer()))
-                : pass.draw();
+        return kernels == AttentionKernels.TILED
+                ? pass.draw()
+                : pass.draw(Math.toIntExact(DRAWN_AT_MOST * rules.heads().drawer()));
     }
 
     /** Sets the positions of the queries of a {@link dev.chagres.attention.PackedChunk} in their sequences, whose keys are all there. */
@@ -229,16 +224,14 @@ record AttentionCalls(
     String explain(DType dtype, Sequences told, Pass pass) {
         Sequences sequences = attended(told);
         QkvLayout layout = QkvLayout.separate(sequences.format());
-        AttentionKernels kernels = KernelChoice.attention(scores, layout, dtype, sequences, pass);
-        boolean fused = kernels == AttentionKernels.FUSED;
-        boolean graph = isCapped(kernels, layout, dtype, sequences, pass);
-        String reason = graph
-                ? capped.explain(sequences)
-                : KernelChoice.attentionReason(scores, layout, dtype, sequences, pass);
-        return "attention by " + reason
-                + (!fused && !graph && config.softcap() > 0
-                        ? ", and " + capped.refusal(layout, dtype, sequences, pass)
-                        : "")
+        boolean fused = KernelChoice.attention(scores, layout, dtype, sequences, pass) == AttentionKernels.FUSED;
+        String notCapped = capped.refusal(layout, dtype, sequences, pass);
+        boolean graph = !fused && notCapped == null;
+        return "attention by "
+                + (graph
+                        ? capped.explain(sequences)
+                        : KernelChoice.attentionReason(scores, layout, dtype, sequences, pass))
+                + (!fused && !graph && config.softcap() > 0 ? ", and " + notCapped : "")
                 + (sequences == told ? "" : "; dense, for all sequences have " + sequences.length() + " tokens")
                 + rules.explain()
                 + (fused && !config.dropout().isNone() ? rules.heads().explainDropout() : "")
