@@ -8,16 +8,17 @@ import dev.chagres.bindings.Provider;
 import dev.chagres.launch.RankJvms;
 import dev.chagres.nccl.FaultyRank.Work;
 import java.io.IOException;
+import java.nio.file.DirectoryStream;
 import java.nio.file.Files;
+import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
+import java.util.HashSet;
 import java.util.Random;
 import java.util.Set;
 import java.util.SplittableRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
-import java.util.stream.Collectors;
-import java.util.stream.Stream;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
@@ -61,7 +62,7 @@ class ProcessFaultsTest {
         long seed = Long.getLong("chagres.test.seed", new Random().nextLong());
         System.out.println("chagres.test.seed=" + seed + " " + signal);
         SplittableRandom random = new SplittableRandom(seed);
-        Set<String> before = files();
+        Set<Path> before = filesThatNobodyHolds();
         DetectionTimes detected = new DetectionTimes(signal.name());
         for (int i = 0; i < FaultyRank.times(times); i++) {
             int ranks = FaultyRank.drawRanks(random, 4);
@@ -93,11 +94,11 @@ class ProcessFaultsTest {
             }
         }
         System.out.println(detected);
-        Set<String> left = files();
-        left.removeAll(before); // Of ranks that wait for others in this program, or another one.
+        Set<Path> left = filesThatNobodyHolds();
+        left.removeAll(before);
         for (int look = 0; !left.isEmpty() && look < 500; look++) {
-            TimeUnit.MILLISECONDS.sleep(10); // Other programs of this host make files for a moment, too.
-            left.retainAll(files());
+            TimeUnit.MILLISECONDS.sleep(10); // Another program holds a file that it makes an instant later.
+            left.retainAll(filesThatNobodyHolds());
         }
         assertEquals(Set.of(), left);
     }
@@ -122,12 +123,21 @@ class ProcessFaultsTest {
         return seconds;
     }
 
-    /** A communicator's file loses its name when all ranks have joined. */
-    private static Set<String> files() throws IOException {
-        try (Stream<Path> files = Files.list(Path.of("/dev/shm"))) {
-            return files.map(file -> file.getFileName().toString())
-                    .filter(name -> name.startsWith("chagres"))
-                    .collect(Collectors.toSet());
+    /** A communicator's file loses its name when all ranks have joined. Until then each has locked it, in other programs of this host, too. */
+    private static Set<Path> filesThatNobodyHolds() throws IOException {
+        Set<Path> files = new HashSet<>();
+        try (DirectoryStream<Path> all = Files.newDirectoryStream(Path.of("/dev/shm"), "chagres*")) {
+            String locks = Files.readString(Path.of("/proc/locks"));
+            for (Path file : all) {
+                try {
+                    if (!locks.contains(":" + Files.getAttribute(file, "unix:ino") + " ")) {
+                        files.add(file);
+                    }
+                } catch (NoSuchFileException _) {
+                    // It has just lost its name.
+                }
+            }
         }
+        return files;
     }
 }
