@@ -49,17 +49,38 @@ public final class CounterRandom {
     }
 
     /**
-     * Returns {@code (float) (factor * normal(key, element))} by the processor's own logarithm, cosine and sine, which differ from those of
+     * {@code (float) (factor * normal(key, element))} by the processor's own logarithm, cosine and sine, which differ from those of
      * StrictMath by at most two units in the last place. Where that could change the float, StrictMath computes it.
+     *
+     * <p>Both elements of a pair have its radius and angle, which are computed once if one follows the other.
+     *
+     * <p>Threading: for one thread.
      */
-    static float normal(float factor, long key, long element) {
-        double angle = angle(key, element);
-        double near = factor
-                * (Math.sqrt(-2 * Math.log(part(key, element)))
-                        * ((element & 1) == 0 ? Math.cos(angle) : Math.sin(angle)));
-        double apart = Math.abs(near) * APART;
-        float low = (float) (near - apart);
-        return low == (float) (near + apart) ? low : (float) (factor * normal(key, element));
+    static final class Normals {
+        private final float factor;
+        private final long key;
+        /** The even number of it, or -1 before the first. */
+        private long pair = -1;
+
+        private double radius;
+        private double angle;
+
+        Normals(float factor, long key) {
+            this.factor = factor;
+            this.key = key;
+        }
+
+        float value(long element) {
+            if ((element & ~1L) != pair) {
+                pair = element & ~1L;
+                radius = Math.sqrt(-2 * Math.log(part(key, element)));
+                angle = angle(key, element);
+            }
+            double near = factor * (radius * ((element & 1) == 0 ? Math.cos(angle) : Math.sin(angle)));
+            double apart = Math.abs(near) * APART;
+            float low = (float) (near - apart);
+            return low == (float) (near + apart) ? low : (float) (factor * normal(key, element));
+        }
     }
 
     /** The radius's u: above 0, at most 1. */

@@ -79,7 +79,7 @@ public sealed interface Initializer {
         return switch (this) {
             case Zeros() -> 0;
             case Ones() -> 1;
-            case Normal(float standardDeviation) -> CounterRandom.normal(standardDeviation, key, element);
+            case Normal(float standardDeviation) -> new CounterRandom.Normals(standardDeviation, key).value(element);
             case Uniform(float bound) -> (float) (bound * (2 * CounterRandom.uniform(key, element) - 1));
         };
     }

@@ -138,9 +138,13 @@ final class ShardRanges {
                 long from = task * TASK;
                 int drawn = (int) Math.min(TASK, count - from);
                 float[] values = new float[drawn];
+                CounterRandom.Normals normals = initializer instanceof Initializer.Normal(float standardDeviation)
+                        ? new CounterRandom.Normals(standardDeviation, key)
+                        : null;
                 for (int i = 0; i < drawn; i++) {
-                    long element = begin + from + i;
-                    values[i] = initializer.value(key, split == null ? element : split.element(element));
+                    long own = begin + from + i;
+                    long element = split == null ? own : split.element(own);
+                    values[i] = normals == null ? initializer.value(key, element) : normals.value(element);
                 }
                 dtype.fromFloats(values, 0, target, from, drawn);
             });

@@ -120,13 +120,25 @@ class CounterRandomTest {
     @Test
     void hasTheBitsOfStrictMathAsFloat() {
         for (float factor : new float[] {1, 0.02f, 3e-39f, 1e38f, 0}) {
+            CounterRandom.Normals normals = new CounterRandom.Normals(factor, key);
             for (long i = 0; i < 4 * COUNT; i++) {
                 float expected = (float) (factor * CounterRandom.normal(key, i));
-                int actual = Float.floatToRawIntBits(CounterRandom.normal(factor, key, i));
+                int actual = Float.floatToRawIntBits(normals.value(i));
                 if (Float.floatToRawIntBits(expected) != actual) {
                     fail("factor " + factor + ", element " + i + ": expected " + expected);
                 }
             }
+        }
+    }
+
+    /** A pair's second number first, pairs backwards, and far apart. */
+    @Test
+    void hasTheSameNumberInEachOrder() {
+        Initializer normal = Initializer.normal(0.5f);
+        CounterRandom.Normals normals = new CounterRandom.Normals(0.5f, key);
+        for (long element :
+                new long[] {1, 0, 1, 7, 6, 5, 4, 4, (1L << 33) + 1, 1L << 33, 2, 0, Long.MAX_VALUE, -1, -2}) {
+            assertEquals(normal.value(key, element), normals.value(element), "element " + element);
         }
     }
 
