@@ -18,7 +18,10 @@ import dev.chagres.pass.Pass;
 import dev.chagres.pass.SharedInput;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
+import java.util.Arrays;
 import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.Consumer;
 import java.util.function.UnaryOperator;
 import org.jspecify.annotations.Nullable;
@@ -30,6 +33,8 @@ public final class EveryLayer implements AutoCloseable {
     public static final int TOKENS = 19;
     private static final int MEMORY_TOKENS = 9;
     public static final int MEMORY_HIDDEN = 24;
+    /** Normal numbers of each key. */
+    private static final Map<Long, float[]> DRAWN = new ConcurrentHashMap<>();
 
     /** What a step gives: output, gradient of the input, of the memory, of the parameters. */
     public record Step(float[] y, float[] dx, float[] dmemory, List<float[]> gradients) {}
@@ -78,7 +83,14 @@ public final class EveryLayer implements AutoCloseable {
             boolean matrix = parameter.shape().rank() == 2;
             float size = matrix ? (float) (1 / Math.sqrt(parameter.wholeShape().size(1))) : 0.2f;
             float middle = !matrix && parameter.name().endsWith("weight") ? 1 : 0;
-            fill(parameter.weight(), parameter.split(), CounterRandom.key(2, parameter.name()), middle, size);
+            float[] drawn = normals(CounterRandom.key(2, parameter.name()), (int)
+                    parameter.wholeShape().count());
+            ParameterSplit split = parameter.split();
+            float[] values = new float[(int) parameter.weight().count()];
+            for (int i = 0; i < values.length; i++) {
+                values[i] = middle + size * drawn[split == null ? i : (int) split.element(i)];
+            }
+            parameter.weight().set(device.stream(), values);
         }
         quantizers = recipe == null ? null : Quantizers.allocate(parameters, recipe);
         sequences = Sequences.packed(inputs, LENGTHS).withKeys(Sequences.packed(inputs, 2, 3, 0, 4));
@@ -86,24 +98,31 @@ public final class EveryLayer implements AutoCloseable {
         memoryInput = drawn(inputs, 4, MEMORY_TOKENS, MEMORY_HIDDEN);
     }
 
-    private void fill(Tensor tensor, long key, float middle, float size) {
-        fill(tensor, null, key, middle, size);
+    private void fill(Tensor tensor, long key) {
+        int count = (int) tensor.count();
+        tensor.set(device.stream(), Arrays.copyOf(normals(key, count), count));
+    }
+
+    /** Returns at least {@code count} numbers. Thousands of layers have the same. */
+    private static float[] normals(long key, int count) {
+        return DRAWN.compute(key, (_, known) -> {
+            if (known != null && known.length >= count) {
+                return known;
+            }
+            Initializer normal = Initializer.normal(1);
+            float[] values = new float[count];
+            for (int i = 0; i < count; i++) {
+                values[i] = normal.value(key, i);
+            }
+            return values;
+        });
     }
 
     /** Returns this rank's part of what belongs to all tokens. */
     private Tensor drawn(Scope scope, long key, long tokens, long columns) {
         Tensor all = scope.tensor(dtype, tokens, columns);
-        fill(all, key, 0, 1);
+        fill(all, key);
         return context.own(all, scope);
-    }
-
-    private void fill(Tensor tensor, @Nullable ParameterSplit split, long key, float middle, float size) {
-        float[] values = new float[(int) tensor.count()];
-        for (int i = 0; i < values.length; i++) {
-            long element = split == null ? i : split.element(i);
-            values[i] = (float) (middle + size * CounterRandom.normal(key, element));
-        }
-        tensor.set(device.stream(), values);
     }
 
     /** Begins a micro-batch over the usual sequences, in which draws repeat. */
@@ -145,7 +164,7 @@ public final class EveryLayer implements AutoCloseable {
 
     public Tensor gradient(Tensor y) {
         Tensor dy = inputs.tensor(dtype, y.size(0), y.size(1));
-        fill(dy, 5, 0, 1);
+        fill(dy, 5);
         return dy;
     }
 

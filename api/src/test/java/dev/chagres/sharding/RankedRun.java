@@ -578,7 +578,10 @@ public record RankedRun(
             boolean rounding = tolerance > 0 && name.matches(".*qkv\\.linear\\.bias(\\.z|\\.master|\\.ema)?");
             double allowed = rounding ? 2 * STEPS * RATE : Math.max(least, tolerance * most);
             for (int i = 0; i < saved.values.length; i++) {
-                assertEquals(saved.values[i], other.values[i], allowed, name + "[" + i + "]");
+                if (!(Math.abs(saved.values[i] - other.values[i])
+                        <= allowed)) { // A text for each takes longer than the ranks.
+                    assertEquals(saved.values[i], other.values[i], allowed, name + "[" + i + "]");
+                }
             }
         });
     }
