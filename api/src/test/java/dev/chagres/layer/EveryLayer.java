@@ -18,12 +18,12 @@ import dev.chagres.pass.Pass;
 import dev.chagres.pass.SharedInput;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
-import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.Consumer;
 import java.util.function.UnaryOperator;
+import java.util.stream.LongStream;
 import org.jspecify.annotations.Nullable;
 
 /** One layer of every class, and a model of it alone: the same weights and inputs each time. */
@@ -34,7 +34,7 @@ public final class EveryLayer implements AutoCloseable {
     private static final int MEMORY_TOKENS = 9;
     public static final int MEMORY_HIDDEN = 24;
     /** Normal numbers of each key. */
-    private static final Map<Long, float[]> DRAWN = new ConcurrentHashMap<>();
+    private static final Map<Long, double[]> DRAWN = new ConcurrentHashMap<>();
 
     /** What a step gives: output, gradient of the input, of the memory, of the parameters. */
     public record Step(float[] y, float[] dx, float[] dmemory, List<float[]> gradients) {}
@@ -83,12 +83,12 @@ public final class EveryLayer implements AutoCloseable {
             boolean matrix = parameter.shape().rank() == 2;
             float size = matrix ? (float) (1 / Math.sqrt(parameter.wholeShape().size(1))) : 0.2f;
             float middle = !matrix && parameter.name().endsWith("weight") ? 1 : 0;
-            float[] drawn = normals(CounterRandom.key(2, parameter.name()), (int)
+            double[] drawn = normals(CounterRandom.key(2, parameter.name()), (int)
                     parameter.wholeShape().count());
             ParameterSplit split = parameter.split();
             float[] values = new float[(int) parameter.weight().count()];
             for (int i = 0; i < values.length; i++) {
-                values[i] = middle + size * drawn[split == null ? i : (int) split.element(i)];
+                values[i] = (float) (middle + size * drawn[split == null ? i : (int) split.element(i)]);
             }
             parameter.weight().set(device.stream(), values);
         }
@@ -99,23 +99,23 @@ public final class EveryLayer implements AutoCloseable {
     }
 
     private void fill(Tensor tensor, long key) {
-        int count = (int) tensor.count();
-        tensor.set(device.stream(), Arrays.copyOf(normals(key, count), count));
+        double[] drawn = normals(key, (int) tensor.count());
+        float[] values = new float[(int) tensor.count()];
+        for (int i = 0; i < values.length; i++) {
+            values[i] = (float) drawn[i];
+        }
+        tensor.set(device.stream(), values);
     }
 
     /** Returns at least {@code count} numbers. Thousands of layers have the same. */
-    private static float[] normals(long key, int count) {
-        return DRAWN.compute(key, (_, known) -> {
-            if (known != null && known.length >= count) {
-                return known;
-            }
-            Initializer normal = Initializer.normal(1);
-            float[] values = new float[count];
-            for (int i = 0; i < count; i++) {
-                values[i] = normal.value(key, i);
-            }
-            return values;
-        });
+    private static double[] normals(long key, int count) {
+        return DRAWN.compute(
+                key,
+                (_, known) -> known != null && known.length >= count
+                        ? known
+                        : LongStream.range(0, count)
+                                .mapToDouble(i -> CounterRandom.normal(key, i))
+                                .toArray());
     }
 
     /** Returns this rank's part of what belongs to all tokens. */
