@@ -19,7 +19,7 @@ import org.junit.jupiter.api.io.TempDir;
 
 /** Several writers of one file: threads and processes. */
 @Tag("L0")
-@Timeout(60)
+@Timeout(1200)
 class AtomicFileLockTest {
     @TempDir
     private Path folder;
@@ -62,7 +62,7 @@ class AtomicFileLockTest {
             file.append(bytes("a\n"));
             assertThrows(UncheckedIOException.class, () -> AtomicFile.create(name));
             Process other = beginWriter();
-            assertTrue(other.waitFor(30, TimeUnit.SECONDS));
+            assertTrue(other.waitFor(10, TimeUnit.MINUTES));
             assertTrue(other.exitValue() != 0);
             file.publish();
         }
@@ -109,7 +109,7 @@ class AtomicFileLockTest {
                 () -> AtomicFile.create(name));
         process.getOutputStream().write('p');
         process.getOutputStream().flush();
-        assertTrue(process.waitFor(30, TimeUnit.SECONDS));
+        assertTrue(process.waitFor(10, TimeUnit.MINUTES));
         assertEquals("of the other process\n", Files.readString(name));
         try (AtomicFile file = AtomicFile.create(name)) {
             file.append(bytes("mine\n"));
@@ -122,7 +122,7 @@ class AtomicFileLockTest {
     void theLockOfAKilledProcessHoldsNobodyUp() throws Exception {
         Process process = startWriter();
         process.destroyForcibly();
-        assertTrue(process.waitFor(30, TimeUnit.SECONDS));
+        assertTrue(process.waitFor(10, TimeUnit.MINUTES));
         try (AtomicFile file = AtomicFile.create(name)) {
             file.publish();
         }

@@ -80,7 +80,7 @@ class TrainProcessTest {
         Process process =
                 start("--steps", "100000", "--report", "" + report, "--plot", "" + plot, "--save", state.toString());
         awaitLines(process, folder.resolve("r.jsonl.part"), 4);
-        assertTrue(process.isAlive(), () -> "ended early");
+        assertTrue(process.isAlive(), text("err"));
         assertFalse(Files.exists(report));
         kill(process, signal);
         assertTrue(process.waitFor(10, TimeUnit.MINUTES));
@@ -106,18 +106,18 @@ class TrainProcessTest {
         Process first = start("--steps", "100000", "--report", "" + folder.resolve("r.jsonl"), "--save", "" + state);
         awaitLines(first, folder.resolve("r.jsonl.part"), 2);
         Process second = startAs("second-", "--steps", "2", "--save", state.toString());
-        assertTrue(second.waitFor(120, TimeUnit.SECONDS));
+        assertTrue(second.waitFor(10, TimeUnit.MINUTES));
         assertEquals(1, second.exitValue());
         assertEquals(
                 "train: " + state + ": cannot be written: process " + first.pid() + " is writing it (" + state
                         + ".part is locked); wait for its end, or name another file",
                 text("second-err").lines().toList().getLast());
-        assertTrue(first.isAlive(), () -> "ended early");
+        assertTrue(first.isAlive(), text("err"));
         kill(first, "KILL");
-        assertTrue(first.waitFor(120, TimeUnit.SECONDS));
+        assertTrue(first.waitFor(10, TimeUnit.MINUTES));
         assertFalse(Files.exists(state));
         second = startAs("second-", "--steps", "2", "--save", state.toString());
-        assertTrue(second.waitFor(120, TimeUnit.SECONDS));
+        assertTrue(second.waitFor(10, TimeUnit.MINUTES));
         assertEquals(0, second.exitValue(), text("second-err"));
         assertTrue(Files.exists(state) && !Files.exists(folder.resolve("state.part")));
     }
@@ -133,7 +133,7 @@ class TrainProcessTest {
         String refusal = "train: " + report + ": cannot be written: process " + first.pid() + " is writing it ("
                 + report + ".part is locked); wait for its end, or name another file";
         assertEquals(refusal, text("second-err").lines().toList().getLast());
-        assertTrue(first.isAlive(), () -> "ended early");
+        assertTrue(first.isAlive(), text("err"));
         kill(first, "INT");
         assertTrue(first.waitFor(10, TimeUnit.MINUTES));
         assertEquals(130, first.exitValue(), text("err"));
@@ -163,7 +163,7 @@ class TrainProcessTest {
             Thread.sleep(20);
         }
         Thread.sleep(500);
-        assertTrue(process.isAlive(), () -> "ended early");
+        assertTrue(process.isAlive(), text("err"));
         kill(process, "INT");
         assertTrue(process.waitFor(1, TimeUnit.MINUTES), "still waits for data"); // which come after 100 s or never
         if (writer != null) {
