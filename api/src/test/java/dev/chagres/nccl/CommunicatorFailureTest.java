@@ -68,7 +68,9 @@ class CommunicatorFailureTest {
                         Communicator rest = world.shrink(standard(mode).withName("rest"), 2);
                         assertEquals(2, sum(rest, scope, 1));
                         summed.countDown();
-                        summed.await();
+                        while (summed.getCount() > 0) {
+                            Thread.yield(); // A rank that waits for a latch is interrupted soon after a failure.
+                        }
                         if (rank.index() == 0) {
                             throw new IllegalStateException("second");
                         }
