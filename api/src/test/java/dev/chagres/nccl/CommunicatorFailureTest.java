@@ -69,7 +69,7 @@ class CommunicatorFailureTest {
                         assertEquals(2, sum(rest, scope, 1));
                         summed.countDown();
                         while (summed.getCount() > 0) {
-                            Thread.yield(); // A rank that waits for a latch is interrupted soon after a failure.
+                            Thread.onSpinWait(); // A rank that waits for a latch is interrupted soon after a failure.
                         }
                         if (rank.index() == 0) {
                             throw new IllegalStateException("second");
