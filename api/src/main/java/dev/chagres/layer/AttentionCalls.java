@@ -227,11 +227,12 @@ record AttentionCalls(
         boolean fused = KernelChoice.attention(scores, layout, dtype, sequences, pass) == AttentionKernels.FUSED;
         String notCapped = capped.refusal(layout, dtype, sequences, pass);
         boolean graph = !fused && notCapped == null;
+        boolean saysWhyNot = !fused && !graph && config.softcap() > 0 && dtype != DType.FLOAT32;
         return "attention by "
                 + (graph
                         ? capped.explain(sequences)
                         : KernelChoice.attentionReason(scores, layout, dtype, sequences, pass))
-                + (!fused && !graph && config.softcap() > 0 ? ", and " + notCapped : "")
+                + (saysWhyNot ? ", and " + notCapped : "")
                 + (sequences == told ? "" : "; dense, for all sequences have " + sequences.length() + " tokens")
                 + rules.explain()
                 + (fused && !config.dropout().isNone() ? rules.heads().explainDropout() : "")

@@ -190,7 +190,7 @@ final class CappedAttention {
             return "cuDNN's graph of a soft cap does not write 0 for queries without keys";
         }
         if (!onReference && pass.device().provider() == Provider.REFERENCE) {
-            return "the CPU reference is slower by cuDNN's graph of a soft cap";
+            return "the CPU reference is slower by cuDNN's graph of a soft cap, which a GPU takes";
         }
         return shaped(dtype, sequences, pass).forward.plan == null ? "cuDNN has no engine for a soft cap here" : null;
     }

@@ -101,10 +101,12 @@ final class KernelChoice {
             FusedScoreMods scores, QkvLayout layout, DType dtype, Sequences sequences, Pass pass) {
         boolean gpu = pass.device().provider() == Provider.CUDA;
         String tiled = whyTiled(scores, layout, dtype, sequences, pass);
+        // With a soft cap a GPU may take a graph instead.
+        String where = gpu || scores.config().softcap() > 0 ? "" : " as on a GPU";
         return tiled == null
                 ? "te_fused_attn_fwd_v2 and te_fused_attn_bwd_v2, "
                         + (gpu ? "which run cuDNN's kernels" : "which the CPU reference computes")
-                : "ops_attention_forward and ops_attention_backward" + (gpu ? "" : " as on a GPU") + ", for " + tiled;
+                : "ops_attention_forward and ops_attention_backward" + where + ", for " + tiled;
     }
 
     /** Returns why cuDNN's kernels do not compute a call, or null. Texts are constants or cached, since each call asks. */
