@@ -14,30 +14,37 @@ import java.time.Duration;
  * each error, and last what {@link Ranks#run} threw, or {@code done}.
  */
 final class FullChecksProgram {
+    /** Longer than a busy machine takes to begin processes. */
+    private static final Duration TIMEOUT = Duration.ofSeconds(30);
+
+    private static final Duration PATIENCE = Duration.ofMinutes(10);
+
     private final Rank rank;
     private final Communicator world;
     private final Stream stream;
     private final Scope scope;
+    private final StoppedClock clock;
 
-    private FullChecksProgram(Rank rank, Scope scope) {
+    private FullChecksProgram(Rank rank, Scope scope, StoppedClock clock) {
         this.rank = rank;
         this.scope = scope;
+        this.clock = clock;
         world = rank.communicator();
         stream = rank.device().stream();
     }
 
     public static void main(String[] arguments) {
-        Duration timeout = Duration.ofMillis(Long.parseLong(arguments[1]));
-        try {
+        try (StoppedClock clock = new StoppedClock()) {
             Ranks.fromEnvironment()
-                    .withConfig(CommunicatorConfig.standard().withTimeout(timeout))
+                    .withConfig(CommunicatorConfig.standard().withTimeout(TIMEOUT))
                     .each(rank -> {
                         try (Scope scope = rank.device().openScope()) {
-                            FullChecksProgram program = new FullChecksProgram(rank, scope);
+                            FullChecksProgram program = new FullChecksProgram(rank, scope, clock);
                             switch (arguments[0]) {
                                 case "differences" -> program.differences();
                                 case "elsewhere" -> program.waitsElsewhere();
-                                default -> program.comesNot();
+                                case "silent" -> program.comesNot(clock::pass);
+                                default -> program.comesNot(() -> {});
                             }
                         }
                     });
@@ -121,22 +128,24 @@ final class FullChecksProgram {
     private void waitsElsewhere() throws InterruptedException {
         Tensor x = tensor(DType.INT32, 2);
         Communicator pair = world.split(
-                rank.index() / 2,
-                0,
-                world.config().withTimeout(Duration.ofSeconds(60)).withName("pair"));
+                rank.index() / 2, 0, world.config().withTimeout(PATIENCE).withName("pair"));
         if (rank.index() == 0) {
-            Thread.sleep(60_000);
+            Thread.sleep(PATIENCE);
+        }
+        if (rank.index() == 2) {
+            clock.pass();
         }
         (rank.index() == 1 ? pair : world).allReduce(x, x, Reduction.MIN, stream);
     }
 
-    private void comesNot() throws InterruptedException {
+    private void comesNot(Runnable begins) throws InterruptedException {
         Tensor x = tensor(DType.FLOAT32, 2, 3);
         world.allReduce(x, x, Reduction.SUM, stream);
         System.out.println("begun");
         if (rank.index() == 1) {
-            Thread.sleep(60_000);
+            Thread.sleep(PATIENCE);
         }
+        begins.run();
         world.allReduce(x, x, Reduction.SUM, stream);
     }
 }

@@ -18,7 +18,7 @@ import org.junit.jupiter.api.io.TempDir;
 /** Full checks of ranks that are processes: a difference is the same exception on each, and who does not come is named. */
 @Tag("L0")
 @Tag("L2")
-@Timeout(180)
+@Timeout(600)
 class ProcessFullChecksTest {
     private static final Map<String, String> FULL = Map.of("JAVA_TOOL_OPTIONS", "-Dchagres.collective.checks=full");
     private static final String SAME = ": expected the same call on every rank, got rank 0: ";
@@ -26,9 +26,9 @@ class ProcessFullChecksTest {
     @TempDir
     private Path folder;
 
-    private RankJvms start(int count, String what, int timeoutMillis) throws IOException {
+    private RankJvms start(int count, String what) throws IOException {
         DevicesNeeded.assume(count);
-        return new RankJvms(folder, count, FULL, FullChecksProgram.class, what, Integer.toString(timeoutMillis));
+        return new RankJvms(folder, count, FULL, FullChecksProgram.class, what);
     }
 
     private static String world(int number, String first, String second) {
@@ -49,7 +49,7 @@ class ProcessFullChecksTest {
                 world(8, sum, longer));
         String transfer = "transfer 1 from rank 0 to rank 1" + SAME + "8 FLOAT32; rank 1: 24 FLOAT32";
         String part = "collective 1 of \"part\"" + SAME + sum + "; rank 1: allReduce of 8 FLOAT32, MIN";
-        try (RankJvms ranks = start(3, "differences", 60_000)) {
+        try (RankJvms ranks = start(3, "differences")) {
             for (int rank = 0; rank < 3; rank++) {
                 ranks.awaitEnd(rank, 0);
                 List<String> lines = Files.readAllLines(folder.resolve("out" + rank));
@@ -63,7 +63,7 @@ class ProcessFullChecksTest {
 
     @Test
     void whoDoesNotComeIsNamed() throws Exception {
-        try (RankJvms ranks = start(2, "silent", 1_500)) {
+        try (RankJvms ranks = start(2, "silent")) {
             ranks.awaitEnd(0, 3);
             assertTrue(
                     ranks.last(0)
@@ -75,7 +75,7 @@ class ProcessFullChecksTest {
 
     @Test
     void whoWaitsElsewhereIsNotNamed() throws Exception {
-        try (RankJvms ranks = start(3, "elsewhere", 2_000)) {
+        try (RankJvms ranks = start(3, "elsewhere")) {
             for (int rank = 1; rank < 3; rank++) {
                 ranks.awaitEnd(rank, 3);
                 assertTrue(ranks.last(rank).startsWith("ranks [0] "), ranks.last(rank));
@@ -86,7 +86,7 @@ class ProcessFullChecksTest {
 
     @Test
     void whoIsKilledIsNamedAtOnce() throws Exception {
-        try (RankJvms ranks = start(3, "silent", 60_000)) {
+        try (RankJvms ranks = start(3, "killed")) {
             ranks.await("begun");
             ranks.process(1).destroyForcibly();
             for (int rank = 0; rank < 3; rank += 2) {
