@@ -148,11 +148,11 @@ final class OptimizerOptions {
     /**
      * Checks what does not depend on the platform.
      *
-     * @param recomputation that of the layers, which says what they keep
+     * @param recomputation that of the layers, which says what they keep; null where it is left out
      * @param ranks how many train
      * @throws IllegalArgumentException when an option has no usable value; the text names it
      */
-    void check(Recomputation recomputation, int ranks) {
+    void check(@Nullable Recomputation recomputation, int ranks) {
         checkOffload(recomputation);
         checkGradients(ranks);
         if (ema != null && !(ema > 0 && ema < 1)) {
@@ -193,7 +193,7 @@ final class OptimizerOptions {
         }
     }
 
-    private void checkOffload(Recomputation recomputation) {
+    private void checkOffload(@Nullable Recomputation recomputation) {
         if (offload.contains(Offload.OPTIMIZER) && optimizer != Choice.ADAMW) {
             throw new IllegalArgumentException(
                     "--offload: expected --optimizer adamw beside optimizer, whose moments and masters are streamed, got "
@@ -202,7 +202,7 @@ final class OptimizerOptions {
         if (offload.contains(Offload.ACTIVATIONS) && recomputation != Recomputation.LAYERS) {
             throw new IllegalArgumentException(
                     "--offload: expected --recompute layers beside activations, for other layers keep more than their inputs,"
-                            + " got " + OptionWords.word(recomputation));
+                            + " got " + (recomputation == null ? "none" : OptionWords.word(recomputation)));
         }
         if (offloadedLayers == null) {
             return;

@@ -26,6 +26,9 @@ interface StartModel {
 
     int layers();
 
+    /** Returns what backward of such a model usually recomputes. */
+    Recomputation recomputation();
+
     /** Returns how the model is made. */
     TrainedModel.Factory factory(int context, Recomputation recomputation);
 
@@ -50,6 +53,11 @@ interface StartModel {
         @Override
         public int layers() {
             return config.layers();
+        }
+
+        @Override
+        public Recomputation recomputation() {
+            return config.recomputation();
         }
 
         @Override
@@ -87,6 +95,11 @@ interface StartModel {
         @Override
         public int layers() {
             return config.sizes().layers();
+        }
+
+        @Override
+        public Recomputation recomputation() {
+            return config.recomputation();
         }
 
         @Override

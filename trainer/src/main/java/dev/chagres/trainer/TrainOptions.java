@@ -105,10 +105,10 @@ final class TrainOptions {
             converter = OptionWords.OfRecomputation.class,
             paramLabel = "none|activation|norms|layers",
             description =
-                    "what backward recomputes, so that layers save less; losses have the same bits. activation: its"
-                            + " output, as ESM-2 does always; norms: also the outputs of the layers' norms, which layers with --recipe fp8-... do not save anyway; layers: all"
-                            + " but each layer's input (default: none)")
-    private Recomputation recomputation = Recomputation.NONE;
+                    "what backward recomputes, so that layers save less; losses have the same bits, but for none with --form nvidia --recipe bf16. activation: its"
+                            + " output; norms: also the outputs of the layers' norms, which layers with --recipe fp8-... do not save anyway; layers: all"
+                            + " but each layer's input (default: activation for ESM-2, none for a decoder)")
+    private @Nullable Recomputation recomputation;
 
     @Mixin
     private final EnqueuingOptions enqueuing = new EnqueuingOptions();
@@ -297,7 +297,7 @@ final class TrainOptions {
                 shape,
                 batches.order(),
                 precision,
-                recomputation,
+                recomputation != null ? recomputation : start.model().recomputation(),
                 updates.activations(),
                 ranks.layout(),
                 enqueued,

@@ -54,7 +54,7 @@ class CapturedRanksTest {
                 new BatchShape(BatchLayout.PACKED, 384, CONTEXT, microBatches),
                 PackingOrder.AS_GIVEN,
                 recipe,
-                Recomputation.NONE,
+                Recomputation.ACTIVATION,
                 ActivationOffload.none(),
                 RankLayout.of(RankedSteps.mesh(1, copies, 1, 1, tensor)),
                 new ModelSetup.Enqueuing(ProductPlan.FIRST, MultiprocessorMargin.NONE, enqueuing, 0),

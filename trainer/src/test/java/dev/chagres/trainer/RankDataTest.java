@@ -57,7 +57,7 @@ class RankDataTest {
                 new BatchShape(BatchLayout.PACKED, 128 * batches, CONTEXT, batches),
                 PackingOrder.AS_GIVEN,
                 TrainingRecipe.FP32,
-                Recomputation.NONE,
+                Recomputation.ACTIVATION,
                 ActivationOffload.none(),
                 layout,
                 ModelSetup.Enqueuing.STANDARD,

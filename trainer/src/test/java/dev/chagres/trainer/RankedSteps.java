@@ -62,7 +62,7 @@ final class RankedSteps {
                 shape,
                 PackingOrder.AS_GIVEN,
                 recipe,
-                Recomputation.NONE,
+                Recomputation.ACTIVATION,
                 ActivationOffload.none(),
                 layout,
                 ModelSetup.Enqueuing.STANDARD,

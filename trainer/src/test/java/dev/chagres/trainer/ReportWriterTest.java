@@ -50,7 +50,7 @@ class ReportWriterTest {
             new BatchShape(BatchLayout.PACKED, 512, 256),
             PackingOrder.AS_GIVEN,
             TrainingRecipe.BF16,
-            Recomputation.NONE,
+            Recomputation.ACTIVATION,
             ActivationOffload.none(),
             new RankOptions().layout(),
             ModelSetup.Enqueuing.STANDARD,
@@ -199,7 +199,7 @@ class ReportWriterTest {
         assertEquals(7_511_041, head.get("parameters"));
         head.keySet().removeAll(List.of("provider", "device", "libraries", "parameters"));
         assertEquals(
-                "[8M, nvidia, 42, bf16, none, false, 100, on, 256, 512, 1, 1, null, null, null, 0, 0, 4.0E-4, uniprot.fasta.gz, "
+                "[8M, nvidia, 42, bf16, activation, false, 100, on, 256, 512, 1, 1, null, null, null, 0, 0, 4.0E-4, uniprot.fasta.gz, "
                         + BuildVersion.text() + "]",
                 String.valueOf(head.values()));
         Map<String, Object> first = JSON.std.mapFrom(lines.get(1));

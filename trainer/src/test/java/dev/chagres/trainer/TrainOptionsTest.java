@@ -3,6 +3,8 @@ package dev.chagres.trainer;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.chagres.models.esm.Esm2Config;
+import dev.chagres.models.transformer.TransformerBody.Recomputation;
 import java.io.ByteArrayOutputStream;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
@@ -300,6 +302,16 @@ class TrainOptionsTest {
         var _ = new CommandLine(given).parseArgs(options.split(" ", -1));
         given.options.check();
         assertEquals(tokens, given.options.plan(gpu, 8).shape().tokensPerStep());
+    }
+
+    @ParameterizedTest
+    @CsvSource({"--steps=1, ACTIVATION", "--recompute=none, NONE", "--recompute=layers, LAYERS"})
+    void whatAnEsm2RecomputesIsItsActivationUnlessAsked(String option, Recomputation recomputation) {
+        Given given = new Given();
+        var _ = new CommandLine(given).parseArgs(option);
+        TrainingPlan plan = given.options.plan(false, 1);
+        assertEquals(recomputation, plan.recomputation());
+        assertEquals(recomputation, ((Esm2Config) plan.model()).recomputation());
     }
 
     @ParameterizedTest

@@ -6,6 +6,7 @@ import dev.chagres.attention.RotaryConfig;
 import dev.chagres.batch.LayeredModel;
 import dev.chagres.batch.TrainedModel;
 import dev.chagres.layer.AttentionConfig;
+import dev.chagres.layer.MlpConfig;
 import dev.chagres.layer.NormConfig;
 import dev.chagres.layer.TransformerLayerConfig;
 import dev.chagres.models.data.EsmVocabulary;
@@ -66,10 +67,14 @@ public record Esm2Config(
      * @throws IllegalArgumentException when one is not positive, or heads do not divide the hidden size
      */
     public Esm2Config(int layers, int hidden, int heads, int context) {
-        this(layers, hidden, heads, context, 4 * hidden, Esm2Form.nvidia(), Recomputation.NONE);
+        this(layers, hidden, heads, context, 4 * hidden, Esm2Form.nvidia(), Recomputation.ACTIVATION);
     }
 
-    /** Returns the same with another choice of what backward recomputes. */
+    /**
+     * Returns the same with another choice of what backward recomputes. Losses and gradients have the same bits, but for one case: with the tanh form
+     * of GELU, in 16 bits and without a recipe, the first product's kernel computes GELU of unrounded sums. {@link Recomputation#NONE} keeps that
+     * output, backward of the others computes it of rounded ones, and so the last bits of gradients differ.
+     */
     public Esm2Config withRecomputation(Recomputation newRecomputation) {
         return new Esm2Config(layers, hidden, heads, context, inner, form, newRecomputation);
     }
@@ -126,8 +131,13 @@ public record Esm2Config(
         TransformerLayerConfig plain = TransformerLayerConfig.encoder(
                         hidden, AttentionConfig.of(heads, headDim(), AttentionMask.none()))
                 .withNorm(norm());
-        TransformerLayerConfig layer =
-                plain.withMlp(plain.mlp().withGelu(form.gelu()).withInner(inner));
+        TransformerLayerConfig layer = plain.withMlp(plain.mlp()
+                .withGelu(form.gelu())
+                .withInner(inner)
+                .withRecomputation(
+                        recomputation == Recomputation.NONE
+                                ? MlpConfig.Recomputation.NONE
+                                : MlpConfig.Recomputation.ACTIVATION));
         return new TransformerBody.Config(
                 EsmVocabulary.PADDED_SIZE,
                 Collections.nCopies(layers, layer),

@@ -38,7 +38,8 @@ record EsmFields(JsonObject json) {
         float epsilon = ModelFields.epsilon(json, "layer_norm_eps", 1e-12);
         Esm2Form form =
                 new Esm2Form(isNvidia() ? GeluForm.TANH : GeluForm.ERF, GeluForm.ERF, masks, epsilon, List.of());
-        return new Esm2Config(ModelFields.layers(json, 12), hidden, heads, context, inner, form, Recomputation.NONE);
+        return new Esm2Config(
+                ModelFields.layers(json, 12), hidden, heads, context, inner, form, Recomputation.ACTIVATION);
     }
 
     /**

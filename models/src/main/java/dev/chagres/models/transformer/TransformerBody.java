@@ -48,9 +48,9 @@ public final class TransformerBody implements AutoCloseable {
 
     /** What backward of a model's layers recomputes, so that they save less. */
     public enum Recomputation {
-        /** What is usual: the activation's output of an ESM-2, nothing of a decoder. */
+        /** Nothing: usual of decoders. */
         NONE,
-        /** The activation's output, [T, F], or its copy in eight bits: {@link MlpConfig.Recomputation#ACTIVATION}. */
+        /** The activation's output, [T, F], or its copy in eight bits: {@link MlpConfig.Recomputation#ACTIVATION}. Usual of ESM-2s. */
         ACTIVATION,
         /** Also the outputs of their norms: {@link TransformerLayerConfig.Recomputation#NORMS}. */
         NORMS,

@@ -242,7 +242,7 @@ record Choice(
         return (steps.gpus == 1 ? "" : "--ranks " + steps.gpus + " --strategy " + strategy + " ")
                 + "--tokens-per-step " + steps.tokens
                 + (accumulate == 1 ? "" : " --accumulate " + accumulate)
-                + (recompute == Recomputation.NONE ? "" : " --recompute " + EnumOption.word(recompute))
+                + (recompute == steps.model.usualRecomputation() ? "" : " --recompute " + EnumOption.word(recompute))
                 + switch (optimizer) {
                     case ADAMW, ADAMW_OFFLOADED -> "";
                     default -> " --optimizer " + optimizer;

@@ -6,7 +6,9 @@ import dev.chagres.trainer.StepEstimate;
 import dev.chagres.trainer.command.EnumOption;
 import dev.chagres.trainer.command.ProgressLine;
 import java.util.ArrayList;
+import java.util.EnumSet;
 import java.util.List;
+import java.util.Set;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -24,8 +26,6 @@ record CountedWays(Choice.Steps steps, double memory, double linkBytes, double m
     private static final double CONTEXT = 0.6 * GIB;
     private static final double NCCL = 0.5 * GIB;
     private static final int MOST_ACCUMULATED = 16;
-    private static final List<Recomputation> COMPARED =
-            List.of(Recomputation.NONE, Recomputation.NORMS, Recomputation.LAYERS);
 
     /**
      * What is known of a choice.
@@ -37,9 +37,11 @@ record CountedWays(Choice.Steps steps, double memory, double linkBytes, double m
     /** Returns those that fit, or all. */
     List<Row> count(List<Choice.Updates> optimizers, ProgressLine progress) {
         List<Row> rows = new ArrayList<>();
+        Set<Recomputation> compared = EnumSet.of(
+                Recomputation.NONE, steps.model().usualRecomputation(), Recomputation.NORMS, Recomputation.LAYERS);
         for (Choice.Updates updates : optimizers) {
             for (Choice.Strategy strategy : Choice.Strategy.values()) {
-                for (Recomputation recompute : COMPARED) {
+                for (Recomputation recompute : compared) {
                     progress.at(() -> "plan: counted " + rows.size() + " ways, now " + updates + ", " + strategy
                             + (recompute == Recomputation.NONE ? "" : ", recomputing " + EnumOption.word(recompute)));
                     rows.addAll(counted(new Choice(strategy, 1, recompute, updates)));
@@ -110,6 +112,7 @@ record CountedWays(Choice.Steps steps, double memory, double linkBytes, double m
                 choice.copies(steps));
         StepTime time = StepTime.of(
                 steps.model(),
+                choice.recompute(),
                 estimate,
                 steps.recipe().quantizedWeight().isPresent(),
                 choice.updateBytes(steps.model().weights(), steps.gpus()),

@@ -74,6 +74,11 @@ record PlannedModel(
         return Objects.requireNonNull(decoder);
     }
 
+    /** Returns what backward usually recomputes. */
+    Recomputation usualRecomputation() {
+        return esm != null ? esm.recomputation() : decoder().recomputation();
+    }
+
     int layers() {
         return esm != null ? esm.layers() : decoder().sizes().layers();
     }

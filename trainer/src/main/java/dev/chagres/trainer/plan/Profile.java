@@ -19,6 +19,7 @@ import java.util.List;
 import java.util.Locale;
 import java.util.concurrent.Callable;
 import java.util.stream.Collectors;
+import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Model.CommandSpec;
 import picocli.CommandLine.Option;
@@ -83,8 +84,8 @@ public final class Profile implements Callable<Integer> {
             names = "--recompute",
             converter = OfRecompute.class,
             paramLabel = "none|activation|norms|layers",
-            description = "what backward recomputes (default: none)")
-    private Recomputation recompute = Recomputation.NONE;
+            description = "what backward recomputes (default: activation for ESM-2, none for a decoder)")
+    private @Nullable Recomputation recompute;
 
     @Spec
     private CommandSpec spec = CommandSpec.create();
@@ -125,7 +126,9 @@ public final class Profile implements Callable<Integer> {
                                 + tokens);
             }
             var asked = new Choice.Steps(PlannedModel.of(model, context), 1, tokens, context, recipe);
-            Choice choice = new Choice(Choice.Strategy.DDP, 1, recompute, Choice.Updates.ADAMW);
+            Recomputation recomputed =
+                    recompute != null ? recompute : asked.model().usualRecomputation();
+            Choice choice = new Choice(Choice.Strategy.DDP, 1, recomputed, Choice.Updates.ADAMW);
             Files.createDirectories(folder);
             tell(choice, asked);
             return 0;

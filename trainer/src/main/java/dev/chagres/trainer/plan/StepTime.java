@@ -1,5 +1,6 @@
 package dev.chagres.trainer.plan;
 
+import dev.chagres.models.transformer.TransformerBody.Recomputation;
 import dev.chagres.nccl.Operation;
 import dev.chagres.trainer.StepEstimate;
 import java.util.Map;
@@ -82,7 +83,12 @@ record StepTime(
     }
 
     static StepTime of(
-            PlannedModel model, StepEstimate step, boolean quantized, double updateBytes, Division division) {
+            PlannedModel model,
+            Recomputation recompute,
+            StepEstimate step,
+            boolean quantized,
+            double updateBytes,
+            Division division) {
         double hidden = model.hidden();
         double among = division.ranks == 1 ? 1 : AMONG_RANKS;
         double products = step.productFlops().getOrDefault(16, 0.0) / (720e12 * hidden / (hidden + 400))
@@ -93,7 +99,7 @@ record StepTime(
                 / (Math.min(620, 6.0 * model.headDim()) * 1e12);
         double share = division.splitsLayers() ? OF_SPLIT_LAYERS : 1.0 / division.ranks;
         double ownTokens = step.tokens() * share;
-        double tensors = quantized ? TENSORS_QUANTIZED : TENSORS;
+        double tensors = (quantized ? TENSORS_QUANTIZED : TENSORS) - kept(model, recompute);
         double elementwise =
                 tensors * ownTokens * hidden * 2 * model.layers() / MEMORY + model.layers() * LAYER_SECONDS;
         double update = updateBytes / (MEMORY * UPDATE_SHARE);
@@ -104,6 +110,13 @@ record StepTime(
                 ? moved + division.bubble() * (compute + copies)
                 : Math.max(0.03 * moved, moved - HIDING * compute);
         return new StepTime(among * products, among * attention, among * elementwise, copies, update, exposed);
+    }
+
+    /** Returns the tensors that a layer which keeps its activation's output need not read and write, where such models usually recompute it. */
+    private static double kept(PlannedModel model, Recomputation recompute) {
+        return recompute == Recomputation.NONE && model.usualRecomputation() == Recomputation.ACTIVATION
+                ? 2.0 * model.inner() / model.hidden()
+                : 0;
     }
 
     /** Bytes that a rank sends in rings. */

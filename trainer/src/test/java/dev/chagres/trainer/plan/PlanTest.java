@@ -58,13 +58,17 @@ class PlanTest {
 
     @Test
     void tellsMemoryAndRateThatWereMeasured() throws IOException {
-        Map<?, ?> best = (Map<?, ?>)
-                choices("--model", "650M", "--mean-length", "330", "--json").getFirst();
-        assertEquals("none", best.get("recompute"));
+        List<?> choices = choices("--model", "650M", "--mean-length", "330", "--json");
+        Map<?, ?> usual = choice(choices, "ddp", 1);
         // An H200 held 26.25 GiB and trained 110,300 tokens/s (docs/planning.md).
-        assertEquals(26.25 + 0.6, ((Number) best.get("memoryBytes")).doubleValue() / (1L << 30), 0.5);
-        assertEquals(110_300, ((Number) best.get("tokensPerSecond")).doubleValue(), 5_000);
-        Map<?, ?> holders = (Map<?, ?>) best.get("holders");
+        assertEquals(26.25 + 0.6, number(usual, "memoryBytes") / (1L << 30), 0.5);
+        assertEquals(110_300, number(usual, "tokensPerSecond"), 5_000);
+        assertEquals("--tokens-per-step 16384", usual.get("options"));
+        Map<?, ?> best = (Map<?, ?>) choices.getFirst();
+        assertEquals("--tokens-per-step 16384 --recompute none", best.get("options"));
+        double kept = 16_384.0 * 5_120 * 2;
+        assertEquals(33 * kept, number(best, "memoryBytes") - number(usual, "memoryBytes"), 2 * kept);
+        Map<?, ?> holders = (Map<?, ?>) usual.get("holders");
         assertTrue(((Number) holders.get("activations")).longValue() > 16_000L << 20, holders.toString());
     }
 
@@ -190,7 +194,7 @@ class PlanTest {
         return choices.stream()
                 .map(one -> (Map<?, ?>) one)
                 .filter(one -> one.get("strategy").equals(strategy)
-                        && one.get("recompute").equals("none")
+                        && one.get("recompute").equals("activation")
                         && one.get("accumulate").equals(accumulate))
                 .findFirst()
                 .orElseThrow(() -> new AssertionError(strategy + " " + accumulate + " of " + choices));
@@ -203,7 +207,7 @@ class PlanTest {
         String names = "adamw,adamw-offloaded,adamw8bit,lion,lion8bit,sgd,adafactor,muon,schedule-free";
         for (Object one : choices("--model", "650M", "--optimizer", names, "--json")) {
             Map<?, ?> choice = (Map<?, ?>) one;
-            if (choice.get("recompute").equals("none")) {
+            if (choice.get("recompute").equals("activation")) {
                 all.put(String.valueOf(choice.get("optimizer")), choice);
             }
         }
