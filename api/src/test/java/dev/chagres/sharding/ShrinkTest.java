@@ -94,7 +94,8 @@ class ShrinkTest {
                 .run(rank -> train(rank, dtype, List.of(new Victim(victim, 3, moment))));
         assertEquals(ranks - 1, left.size());
         int begun = left.getFirst().begun();
-        assertTrue(begun == 3 || begun == 4, "went on from step " + begun);
+        // Others may learn of a failure before the sums while they still wait for those of the step before.
+        assertTrue(begun == 3 || begun == (moment == Moment.BEFORE_THE_SUMS ? 2 : 4), "went on from step " + begun);
         compare(left, begun, dtype);
     }
 

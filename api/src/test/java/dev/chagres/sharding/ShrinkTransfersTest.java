@@ -174,8 +174,9 @@ class ShrinkTransfersTest {
         assertSameWeights(told);
     }
 
+    /** Rank 2 fails when all have begun the step, for it has the sum of their labels. */
     private static ShrinkTraining failingTogether(Rank rank) {
-        List<Victim> victims = List.of(new Victim(2, STEP, Moment.BEFORE_THE_SUMS));
+        List<Victim> victims = List.of(new Victim(2, STEP, Moment.BEFORE_BACKWARD));
         return new ShrinkTraining(rank, DType.BFLOAT16, victims, victim -> {
             throw new IllegalStateException("rank 2 fails");
         });
