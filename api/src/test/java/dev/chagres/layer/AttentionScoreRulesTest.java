@@ -169,8 +169,8 @@ class AttentionScoreRulesTest {
         Pass pass = open.pass().begin(sequences);
         boolean gpu = open.device().provider() == Provider.CUDA;
         assertEquals(
-                "attention: attention by ops_attention_forward and ops_attention_backward, for TE has no soft cap of the scores, and cuDNN's graph of a soft cap takes dense sequences of full length,"
-                        + " of several tokens; scores capped at 50.0",
+                "attention: attention by ops_attention_forward and ops_attention_backward, for TE has no soft cap of the scores,"
+                        + " and cuDNN's graph of a soft cap takes dense sequences of full length, of several tokens; scores capped at 50.0",
                 capped.explain(DType.BFLOAT16, pass));
         DotProductAttention biased = new DotProductAttention(wide);
         assertEquals(

@@ -85,12 +85,7 @@ public final class EveryLayer implements AutoCloseable {
             float middle = !matrix && parameter.name().endsWith("weight") ? 1 : 0;
             double[] drawn = normals(CounterRandom.key(2, parameter.name()), (int)
                     parameter.wholeShape().count());
-            ParameterSplit split = parameter.split();
-            float[] values = new float[(int) parameter.weight().count()];
-            for (int i = 0; i < values.length; i++) {
-                values[i] = (float) (middle + size * drawn[split == null ? i : (int) split.element(i)]);
-            }
-            parameter.weight().set(device.stream(), values);
+            fill(parameter.weight(), parameter.split(), drawn, middle, size);
         }
         quantizers = recipe == null ? null : Quantizers.allocate(parameters, recipe);
         sequences = Sequences.packed(inputs, LENGTHS).withKeys(Sequences.packed(inputs, 2, 3, 0, 4));
@@ -99,10 +94,13 @@ public final class EveryLayer implements AutoCloseable {
     }
 
     private void fill(Tensor tensor, long key) {
-        double[] drawn = normals(key, (int) tensor.count());
+        fill(tensor, null, normals(key, (int) tensor.count()), 0, 1);
+    }
+
+    private void fill(Tensor tensor, @Nullable ParameterSplit split, double[] drawn, float middle, float size) {
         float[] values = new float[(int) tensor.count()];
         for (int i = 0; i < values.length; i++) {
-            values[i] = (float) drawn[i];
+            values[i] = (float) (middle + size * drawn[split == null ? i : (int) split.element(i)]);
         }
         tensor.set(device.stream(), values);
     }
